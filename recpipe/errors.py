@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class RecpipeError(Exception):
     """Base of every error shown to a user as one message, without a trace."""
@@ -29,3 +32,12 @@ class CheckpointError(RecpipeError, ValueError):
 
 class TrainingError(RecpipeError, RuntimeError):
     """Training cannot go on: a non-finite loss, a lost rank."""
+
+
+def nearest(name: str, known: Iterable[str], limit: int = 3) -> str:
+    """A clause for an error message: the known names most like `name`, or all when none is and they are few."""
+    choices = list(known)
+    close = difflib.get_close_matches(name, choices, n=limit, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"known: {', '.join(choices[:30])}{' ...' if len(choices) > 30 else ''}"

@@ -1,0 +1,60 @@
+"""All-to-all of one-dimensional buffers with known sizes: asynchronous, counted, and a plain copy in a world of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from recpipe.comm.traffic import Traffic
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A message under way. `keep` holds the send buffer alive until it has left."""
+
+    received: torch.Tensor
+    work: dist.Work | None
+    keep: torch.Tensor
+
+    def wait(self) -> torch.Tensor:
+        """Blocks until everything has arrived (CUDA: makes the current stream wait); gives the receive buffer."""
+        if self.work is not None:
+            self.work.wait()
+        return self.received
+
+
+class AllToAll:
+    """All-to-all over one group. Sizes are elements, agreed beforehand: gloo does not notice a short message."""
+
+    def __init__(self, group: dist.ProcessGroup | None, rank: int, traffic: Traffic, purpose: str) -> None:
+        self._group = group
+        self._rank = rank
+        self._traffic = traffic
+        self._purpose = purpose
+
+    def start(
+        self,
+        send: torch.Tensor,
+        send_sizes: Sequence[int],
+        receive_sizes: Sequence[int],
+        out: torch.Tensor | None = None,
+    ) -> Pending:
+        """Sends `send`, cut by `send_sizes`, one piece a rank; receives pieces of `receive_sizes` into `out`.
+
+        Args:
+            send: 1-D contiguous; ``send.numel() == sum(send_sizes)``.
+            out: 1-D contiguous buffer of ``sum(receive_sizes)`` elements, made here if None.
+        """
+        if self._group is None:
+            received = send if out is None else out.copy_(send)
+            return Pending(received, None, send)
+        if out is None:
+            out = send.new_empty(sum(receive_sizes))
+        self._traffic.add(self._purpose, (send.numel() - send_sizes[self._rank]) * send.element_size())
+        work = dist.all_to_all_single(
+            out, send, list(receive_sizes), list(send_sizes), group=self._group, async_op=True
+        )
+        return Pending(out, work, send)

@@ -1,0 +1,67 @@
+"""Process groups, made once and in one order on every rank.
+
+Each lane of communication has a group of its own, so that the order of collectives inside one lane does not
+constrain another: row gradients may be in flight while dense buckets are reduced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+ProcessGroup = dist.ProcessGroup
+
+
+@dataclass(frozen=True)
+class Groups:
+    """One group a lane, all over every rank. None of them exists in a world of one that was never initialised.
+
+    Args:
+        rank, world: this process and the number of processes.
+        ids: announcements and id routing.
+        rows: rows from owners to consumers.
+        gradients: row gradients back to owners.
+        dense: reduction of dense gradients.
+        control: rare small messages (metrics, checkpoints, agreement).
+    """
+
+    rank: int
+    world: int
+    ids: ProcessGroup | None = None
+    rows: ProcessGroup | None = None
+    gradients: ProcessGroup | None = None
+    dense: ProcessGroup | None = None
+    control: ProcessGroup | None = None
+
+    @staticmethod
+    def create() -> Groups:
+        """Groups over the initialised default group; collective. Without one: a world of one rank."""
+        if not dist.is_initialized():
+            return Groups(rank=0, world=1)
+        lanes = {lane: dist.new_group() for lane in ("ids", "rows", "gradients", "dense", "control")}
+        return Groups(rank=dist.get_rank(), world=dist.get_world_size(), **lanes)
+
+    def gather_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Concatenates 1-D tensors of unequal length from all ranks, in rank order, on every rank."""
+        if self.world == 1:
+            return tensor
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        dist.all_gather(sizes, torch.tensor([tensor.numel()]), group=self.control)
+        lengths = [int(size) for size in sizes]
+        padded = torch.zeros(max(lengths), dtype=tensor.dtype)
+        padded[: tensor.numel()] = tensor
+        parts = [torch.empty_like(padded) for _ in range(self.world)]
+        dist.all_gather(parts, padded, group=self.control)
+        return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
+
+    def sum_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over ranks, in place."""
+        if self.world > 1:
+            dist.all_reduce(tensor, group=self.control)
+        return tensor
+
+    def barrier(self) -> None:
+        if self.world > 1:
+            dist.barrier(group=self.control)

@@ -1,0 +1,117 @@
+"""Sums dense gradients over replicas in buckets, each started as soon as its last gradient is there.
+
+Not DistributedDataParallel: that one averages (a mean of means), and a rank without rows or a schedule of several
+microbatches would need its special modes. Here the loss is already divided by the global row count, so a plain sum is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from recpipe.comm.traffic import Traffic
+
+
+class _Bucket:
+    """Gradients that travel together: `flat` holds them, each parameter's `.grad` is a view of it."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        first = parameters[0]
+        self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
+        self.views = [
+            piece.view_as(p)
+            for piece, p in zip(self.flat.split([p.numel() for p in parameters]), parameters, strict=True)
+        ]
+        self.missing = len(parameters)
+        self.work: dist.Work | None = None
+
+    def reset(self) -> None:
+        self.flat.zero_()
+        self.missing = len(self.parameters)
+        self.work = None
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            parameter.grad = view
+
+
+class GradientReducer:
+    """Reduces the gradients of `parameters` over `group`.
+
+    Use: `begin(num_backwards)` before the first backward of a step, `finish()` before the optimizer. Buckets are filled in
+    reverse order of the parameters, about the order in which backward makes gradients, and always *started* in that
+    order, so that every rank issues the same collectives.
+
+    Args:
+        parameters: dense parameters, in the same order on every rank.
+        bucket_bytes: a bucket is closed when it holds at least this much.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        group: dist.ProcessGroup | None,
+        traffic: Traffic,
+        bucket_bytes: int = 4 << 20,
+    ) -> None:
+        self._group = group
+        self._traffic = traffic
+        self._buckets = [_Bucket(chunk) for chunk in _chunks(list(parameters)[::-1], bucket_bytes)]
+        self._next = 0
+        self._backwards_left = 0
+        for bucket in self._buckets:
+            for parameter in bucket.parameters:
+                parameter.register_post_accumulate_grad_hook(self._hook(bucket))
+
+    def begin(self, num_backwards: int) -> None:
+        """Zeroes gradients; buckets may leave during the last of `num_backwards` backward passes."""
+        self._next = 0
+        self._backwards_left = num_backwards
+        for bucket in self._buckets:
+            bucket.reset()
+
+    def backward_done(self) -> None:
+        """One backward pass of this step has ended."""
+        self._backwards_left -= 1
+
+    def finish(self) -> None:
+        """Starts what has not left (parameters without a gradient, ranks without rows) and waits for all."""
+        while self._next < len(self._buckets):
+            self._start(self._buckets[self._next])
+        for bucket in self._buckets:
+            if bucket.work is not None:
+                bucket.work.wait()
+
+    def _hook(self, bucket: _Bucket):  # type: ignore[no-untyped-def]
+        def gradient_ready(_: torch.Tensor) -> None:
+            if self._backwards_left != 1:
+                return
+            bucket.missing -= 1
+            while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:
+                self._start(self._buckets[self._next])
+
+        return gradient_ready
+
+    def _start(self, bucket: _Bucket) -> None:
+        self._next += 1
+        if self._group is None:
+            return
+        world = dist.get_world_size(self._group)
+        # A ring all-reduce sends 2 (n-1)/n of the buffer from each rank.
+        self._traffic.add("dense", int(2 * bucket.flat.numel() * bucket.flat.element_size() * (world - 1) / world))
+        bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
+
+
+def _chunks(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
+    """Cuts the list where a bucket is full or the dtype changes."""
+    chunks: list[list[nn.Parameter]] = []
+    size = 0
+    for parameter in parameters:
+        if not chunks or size >= bucket_bytes or chunks[-1][0].dtype != parameter.dtype:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(parameter)
+        size += parameter.numel() * parameter.element_size()
+    return chunks
