@@ -1,0 +1,75 @@
+"""From a configuration and a schema to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from recpipe.errors import ConfigError
+from recpipe.model.block import Block
+from recpipe.model.check import require_at_least, require_choice, require_dropout, require_embedding_dim
+from recpipe.model.config import SCHEMAS, ModelConfig
+from recpipe.model.dcn_v2 import dcn_v2_blocks
+from recpipe.model.dlrm import dlrm_blocks
+from recpipe.model.model import Model
+from recpipe.model.rows import RowInit
+from recpipe.specs import Schema, TableSpec
+
+# The settings are of the class that SCHEMAS has for the same name.
+BUILDERS: dict[str, Callable[[Any, Schema], list[Block]]] = {
+    "dlrm": dlrm_blocks,
+    "dcn_v2": dcn_v2_blocks,
+}
+
+
+def build_model(
+    cfg: ModelConfig,
+    schema: Schema,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Model:
+    """Build the model that ``cfg.name`` names.
+
+    Args:
+        cfg: one of `recpipe.model.config`'s dataclasses, or any object with its attributes.
+        schema: columns of the data.
+        seed: weights are a function of it and of the block's index.
+        dtype: of the weights.
+        device: ``meta`` leaves every block without memory, for :meth:`Model.materialise` to fill a stage's own.
+
+    Raises:
+        ConfigError: a setting is unknown or does not fit the others.
+    """
+    require_choice("name", cfg.name, tuple(SCHEMAS))
+    _check_common(cfg, schema)
+    with torch.device("meta"):
+        blocks = BUILDERS[cfg.name](cfg, schema)
+    for block in blocks:
+        block.to(dtype)
+    model = Model(cfg.name, _tables(cfg, schema), blocks, schema.num_dense, _row_init(cfg))
+    if torch.device(device).type != "meta":
+        model.materialise(range(len(blocks)), seed, device)
+    return model
+
+
+def _check_common(cfg: ModelConfig, schema: Schema) -> None:
+    require_embedding_dim(cfg.embedding_dim)
+    require_dropout(cfg.dropout)
+    require_choice("row_init", cfg.row_init, ("uniform", "normal"))
+    require_at_least("row_init_std", cfg.row_init_std, 0.0)
+    if not schema.features:
+        raise ConfigError(f"model={cfg.name}: the data has no categorical feature, so there is nothing to embed")
+    if not schema.num_dense:
+        raise ConfigError(f"model={cfg.name}: the data has no dense column, and this model's bottom tower needs one")
+
+
+def _tables(cfg: ModelConfig, schema: Schema) -> tuple[TableSpec, ...]:
+    return tuple(TableSpec("t_" + f.name, f.name, f.num_ids, cfg.embedding_dim) for f in schema.features)
+
+
+def _row_init(cfg: ModelConfig) -> RowInit:
+    return RowInit(cfg.row_init, cfg.row_init_std, cfg.embedding_dim)

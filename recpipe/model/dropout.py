@@ -1,0 +1,69 @@
+"""Dropout whose mask is a function of (seed, step, layer, global row, column): any split of the rows gives the same masks.
+
+A mask is a hash, not a stream: a row key times a column key, mixed once, gives 32 bits that serve two neighbouring columns.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from recpipe.model.context import StepContext
+from recpipe.model.seeding import stable_key
+
+_MIX_64 = -7046029254386353131
+_MIX_32 = -1640531535
+
+
+def _mixed_int32(counter_N: torch.Tensor, key: int) -> torch.Tensor:
+    """Well mixed int32 ``[N]`` of int64 counters (two rounds of multiply and fold, wrapping)."""
+    bits_N = (counter_N + key) * _MIX_64
+    bits_N = (bits_N ^ (bits_N >> 29)) * _MIX_64
+    return (bits_N >> 32).to(torch.int32)
+
+
+def keep_mask(num_rows: int, width: int, rate: float, layer: str, context: StepContext, device: torch.device) -> torch.Tensor:
+    """Which units stay: int16 ``[B, width]`` of 0 and 1; a unit is dropped with probability ``rate`` (to 1 / 65536)."""
+    key = stable_key("dropout", context.seed, context.step, layer)
+    row_key_B = _mixed_int32(context.row_positions(num_rows, device), key)
+    pairs = torch.arange((width + 1) // 2, device=device)
+    # Odd, so that multiplication loses nothing of the row key.
+    column_key_P = _mixed_int32(pairs, key ^ _MIX_32) | 1
+    bits_BP = row_key_B[:, None] * column_key_P
+    bits_BP.bitwise_xor_(bits_BP >> 15).mul_(_MIX_32)
+    kept = round((1.0 - rate) * 65536) - 32768
+    return bits_BP.view(torch.int16).lt_(kept)[:, :width]
+
+
+def dropout(x: torch.Tensor, rate: float, layer: str, context: StepContext) -> torch.Tensor:
+    """Drop units of ``x`` ``[B, ...]`` and scale the others by 1 / (1 - rate); ``x`` itself outside training."""
+    if rate == 0.0 or not context.training:
+        return x
+    width = x[0].numel() if x.shape[0] else 0
+    mask = keep_mask(x.shape[0], width, rate, layer, context, x.device)
+    return x * mask.reshape(x.shape) * (1.0 / (1.0 - rate))
+
+
+class _ReluDropout(torch.autograd.Function):
+    """ReLU, mask and scale in place. The output alone tells backward which units passed, so nothing else is saved."""
+
+    @staticmethod
+    def forward(ctx, x, mask, scale):  # type: ignore[no-untyped-def]
+        ctx.mark_dirty(x)
+        ctx.scale = scale
+        x.relu_().mul_(mask).mul_(scale)
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        (out,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(grad, out, 0).mul_(ctx.scale), None, None
+
+
+def relu_dropout_(x_BH: torch.Tensor, rate: float, layer: str, context: StepContext) -> torch.Tensor:
+    """ReLU, then dropout in training, in place: the caller must not use ``x_BH`` again."""
+    if rate == 0.0 or not context.training:
+        return x_BH.relu_()
+    mask = keep_mask(x_BH.shape[0], x_BH.shape[1], rate, layer, context, x_BH.device)
+    out: torch.Tensor = _ReluDropout.apply(x_BH, mask, 1.0 / (1.0 - rate))  # type: ignore[no-untyped-call]
+    return out

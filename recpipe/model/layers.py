@@ -1,0 +1,88 @@
+"""The layers towers are made of: an affine map and a hidden layer (affine, optional batch norm, ReLU, dropout)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from recpipe.model.block import Block
+from recpipe.model.context import StepContext
+from recpipe.model.dropout import relu_dropout_
+
+
+class Affine(nn.Linear):
+    """``x W^T + b``. Weights start normal with variance 2 / (inputs + outputs), biases at zero."""
+
+    def reset(self, generator: torch.Generator) -> None:
+        fill_normal(self.weight, math.sqrt(2.0 / (self.in_features + self.out_features)), generator)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+def fill_normal(weight: torch.Tensor, std: float, generator: torch.Generator) -> None:
+    """Fill in place from a CPU generator, by way of float32 so that every dtype and device has the same start."""
+    with torch.no_grad():
+        weight.copy_(torch.empty(weight.shape).normal_(0.0, std, generator=generator))
+
+
+class RowsNorm(nn.BatchNorm1d):
+    """Batch normalisation over the rows of one microbatch: not exact across splits (see `config.ModelConfig`)."""
+
+    def reset(self, generator: torch.Generator) -> None:
+        self.reset_parameters()
+
+    def normalise(self, x_BH: torch.Tensor, training: bool) -> torch.Tensor:
+        """Batch statistics in training, running ones otherwise and where fewer than two rows give no variance."""
+        self.train(training and x_BH.shape[0] > 1)
+        normed_BH: torch.Tensor = self(x_BH)
+        return normed_BH
+
+
+class HiddenBlock(Block):
+    """One hidden layer: ``[B, K] -> [B, H]``."""
+
+    def __init__(
+        self, name: str, source: str, num_inputs: int, width: int, dropout: float = 0.0, batch_norm: bool = False
+    ) -> None:
+        super().__init__(name, (source,), (name + "_BH",))
+        self.affine = Affine(num_inputs, width)
+        self.norm = RowsNorm(width) if batch_norm else None
+        self.dropout = dropout
+
+    def forward(self, x_BK: torch.Tensor, *, context: StepContext) -> torch.Tensor:
+        x_BH = F.linear(x_BK, self.affine.weight, self.affine.bias)
+        if self.norm is not None:
+            x_BH = self.norm.normalise(x_BH, context.training)
+        return relu_dropout_(x_BH, self.dropout, self.name, context)
+
+
+class LogitBlock(Block):
+    """The last layer of a tower: ``[B, K] -> [B]``. Several inputs stand side by side, the addends are added."""
+
+    def __init__(self, name: str, sources: tuple[str, ...], num_inputs: int, addends: tuple[str, ...] = ()) -> None:
+        super().__init__(name, sources + addends, ("logits_B",))
+        self.num_sources = len(sources)
+        self.affine = Affine(num_inputs, 1)
+
+    def forward(self, *tensors: torch.Tensor, context: StepContext) -> torch.Tensor:
+        sources = tensors[: self.num_sources]
+        x_BK = sources[0] if self.num_sources == 1 else torch.cat(sources, dim=1)
+        logits_B: torch.Tensor = self.affine(x_BK).squeeze(1)
+        for addend_B in tensors[self.num_sources :]:
+            logits_B = logits_B + addend_B
+        return logits_B
+
+
+def hidden_blocks(
+    prefix: str, source: str, num_inputs: int, widths: list[int], dropout: float, batch_norm: bool
+) -> list[Block]:
+    """A tower of hidden layers named ``<prefix>_0, <prefix>_1, ...``, a block each."""
+    blocks: list[Block] = []
+    for position, width in enumerate(widths):
+        block = HiddenBlock(f"{prefix}_{position}", source, num_inputs, width, dropout, batch_norm)
+        source, num_inputs = block.outputs[0], width
+        blocks.append(block)
+    return blocks
