@@ -5,7 +5,9 @@ Shape suffixes: B rows of this rank, F features, N ids, D dense columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 
@@ -37,3 +39,49 @@ class Batch:
     @property
     def num_rows(self) -> int:
         return self.labels_B.shape[0]
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """Rows [start, stop) as a batch of their own."""
+        if (start, stop) == (0, self.num_rows):
+            return self
+        features = self.lengths_FB.numel() // max(self.num_rows, 1)
+        lengths_FB = self.lengths_FB.view(features, -1)[:, start:stop].reshape(-1)
+        keep_N = self._lookups_of(features, start, stop)
+        return Batch(
+            dense_BD=self.dense_BD[start:stop],
+            ids_N=self.ids_N[keep_N],
+            lengths_FB=lengths_FB,
+            labels_B=self.labels_B[start:stop],
+            weights_N=None if self.weights_N is None else self.weights_N[keep_N],
+            one_hot=self.one_hot,
+            first_row=self.first_row + start,
+        )
+
+    def features(self, chosen: Sequence[int]) -> Batch:
+        """The same rows with the chosen features only, in the order given."""
+        total = self.lengths_FB.numel() // max(self.num_rows, 1)
+        if list(chosen) == list(range(total)) or self.num_rows == 0:
+            return self
+        lengths = self.lengths_FB.view(total, -1)
+        per_feature = lengths.sum(1).tolist()
+        ids = self.ids_N.split(per_feature)
+        weights = None if self.weights_N is None else self.weights_N.split(per_feature)
+        return replace(
+            self,
+            ids_N=torch.cat([ids[f] for f in chosen]),
+            lengths_FB=lengths[list(chosen)].reshape(-1),
+            weights_N=None if weights is None else torch.cat([weights[f] for f in chosen]),
+        )
+
+    def microbatches(self, count: int) -> list[Batch]:
+        """`count` pieces of nearly equal size, in row order; some are empty where there are fewer rows than pieces."""
+        cuts = [self.num_rows * m // count for m in range(count + 1)]
+        return [self.rows(start, stop) for start, stop in pairwise(cuts)]
+
+    def _lookups_of(self, features: int, start: int, stop: int) -> torch.Tensor:
+        """Positions of the lookups of rows [start, stop)."""
+        index = torch.arange(self.ids_N.numel())
+        if self.one_hot:
+            return index.view(features, -1)[:, start:stop].reshape(-1)
+        row_N = (torch.arange(self.lengths_FB.numel()) % self.num_rows).repeat_interleave(self.lengths_FB)
+        return index[(row_N >= start) & (row_N < stop)]

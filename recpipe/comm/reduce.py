@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from recpipe.comm.traffic import Traffic
+from recpipe.comm.lane import Lane, Pending
 
 
 class _Bucket:
@@ -27,18 +26,18 @@ class _Bucket:
             for piece, p in zip(self.flat.split([p.numel() for p in parameters]), parameters, strict=True)
         ]
         self.missing = len(parameters)
-        self.work: dist.Work | None = None
+        self.pending: Pending | None = None
 
     def reset(self) -> None:
         self.flat.zero_()
         self.missing = len(self.parameters)
-        self.work = None
+        self.pending = None
         for parameter, view in zip(self.parameters, self.views, strict=True):
             parameter.grad = view
 
 
 class GradientReducer:
-    """Reduces the gradients of `parameters` over `group`.
+    """Reduces the gradients of `parameters` over the ranks of a lane.
 
     Use: `begin(num_backwards)` before the first backward of a step, `finish()` before the optimizer. Buckets are filled in
     reverse order of the parameters, about the order in which backward makes gradients, and always *started* in that
@@ -52,12 +51,10 @@ class GradientReducer:
     def __init__(
         self,
         parameters: Iterable[nn.Parameter],
-        group: dist.ProcessGroup | None,
-        traffic: Traffic,
+        lane: Lane,
         bucket_bytes: int = 4 << 20,
     ) -> None:
-        self._group = group
-        self._traffic = traffic
+        self._lane = lane
         self._buckets = [_Bucket(chunk) for chunk in _chunks(list(parameters)[::-1], bucket_bytes)]
         self._next = 0
         self._backwards_left = 0
@@ -81,8 +78,8 @@ class GradientReducer:
         while self._next < len(self._buckets):
             self._start(self._buckets[self._next])
         for bucket in self._buckets:
-            if bucket.work is not None:
-                bucket.work.wait()
+            if bucket.pending is not None:
+                bucket.pending.wait()
 
     def _hook(self, bucket: _Bucket):  # type: ignore[no-untyped-def]
         def gradient_ready(_: torch.Tensor) -> None:
@@ -96,12 +93,7 @@ class GradientReducer:
 
     def _start(self, bucket: _Bucket) -> None:
         self._next += 1
-        if self._group is None:
-            return
-        world = dist.get_world_size(self._group)
-        # A ring all-reduce sends 2 (n-1)/n of the buffer from each rank.
-        self._traffic.add("dense", int(2 * bucket.flat.numel() * bucket.flat.element_size() * (world - 1) / world))
-        bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
+        bucket.pending = self._lane.all_reduce(bucket.flat)
 
 
 def _chunks(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:

@@ -1,4 +1,4 @@
-"""All-to-all of one-dimensional buffers with known sizes: asynchronous, counted, and a plain copy in a world of one."""
+"""A lane: collectives of one purpose over one group, asynchronous, counted, and plain copies in a world of one."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ class Pending:
         return self.received
 
 
-class AllToAll:
-    """All-to-all over one group. Sizes are elements, agreed beforehand: gloo does not notice a short message."""
+class Lane:
+    """Collectives over one group. Sizes are elements, agreed beforehand: gloo does not notice a short message."""
 
-    def __init__(self, group: dist.ProcessGroup | None, rank: int, traffic: Traffic, purpose: str) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None, rank: int, world: int, traffic: Traffic, purpose: str
+    ) -> None:
+        self.rank, self.world = rank, world
         self._group = group
-        self._rank = rank
         self._traffic = traffic
         self._purpose = purpose
 
-    def start(
+    def all_to_all(
         self,
         send: torch.Tensor,
         send_sizes: Sequence[int],
@@ -53,8 +55,17 @@ class AllToAll:
             return Pending(received, None, send)
         if out is None:
             out = send.new_empty(sum(receive_sizes))
-        self._traffic.add(self._purpose, (send.numel() - send_sizes[self._rank]) * send.element_size())
+        self._traffic.add(self._purpose, (send.numel() - send_sizes[self.rank]) * send.element_size())
         work = dist.all_to_all_single(
             out, send, list(receive_sizes), list(send_sizes), group=self._group, async_op=True
         )
         return Pending(out, work, send)
+
+    def all_reduce(self, tensor: torch.Tensor) -> Pending:
+        """Sums `tensor` over ranks, in place."""
+        if self._group is None:
+            return Pending(tensor, None, tensor)
+        # A ring all-reduce sends 2 (n-1)/n of the buffer from each rank.
+        sent = 2 * tensor.numel() * tensor.element_size() * (self.world - 1) // self.world
+        self._traffic.add(self._purpose, sent)
+        return Pending(tensor, dist.all_reduce(tensor, group=self._group, async_op=True), tensor)

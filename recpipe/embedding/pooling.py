@@ -1,0 +1,83 @@
+"""Pooling at the consumer: bags of received unique rows become one vector a feature, and back.
+
+Suffixes: B rows, F features, N lookups, U unique rows, D columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True)
+class Bags:
+    """How the lookups of one microbatch form bags.
+
+    Args:
+        num_rows, num_features: B and F.
+        lengths_FB: ids of each bag, feature-major; None where every bag has exactly one.
+        weight_N: factor of each lookup (id weights, 1/length of mean bags); None where all are 1.
+    """
+
+    num_rows: int
+    num_features: int
+    lengths_FB: torch.Tensor | None = None
+    weight_N: torch.Tensor | None = None
+
+    @staticmethod
+    def make(
+        lengths_FB: torch.Tensor, num_features: int, mean: torch.Tensor | None, id_weight_N: torch.Tensor | None, one_hot: bool
+    ) -> Bags:
+        """Bags from lengths.
+
+        Args:
+            mean: bool of F, True where a feature is averaged; None where none is.
+            id_weight_N: weights of ids, or None.
+            one_hot: every length is 1.
+        """
+        num_rows = lengths_FB.numel() // max(num_features, 1)
+        if one_hot:
+            return Bags(num_rows, num_features, None, id_weight_N)
+        weight_N = id_weight_N
+        if mean is not None:
+            share_FB = torch.where(mean.repeat_interleave(num_rows), 1.0 / lengths_FB.clamp(min=1).double(), 1.0)
+            share_N = share_FB.repeat_interleave(lengths_FB)
+            weight_N = share_N if weight_N is None else weight_N * share_N
+        return Bags(num_rows, num_features, lengths_FB.long(), weight_N)
+
+    def pool(self, rows_UD: torch.Tensor, inverse_N: torch.Tensor) -> torch.Tensor:
+        """Sums the rows of each bag: B x F x D; an empty bag is zero."""
+        dim = rows_UD.shape[1]
+        if self.lengths_FB is None:
+            rows = rows_UD.index_select(0, self._row_major(inverse_N))
+            if self.weight_N is not None:
+                rows = rows * self._row_major(self.weight_N).to(rows.dtype).unsqueeze(1)
+            return rows.view(self.num_rows, self.num_features, dim)
+        if inverse_N.numel() == 0:
+            return rows_UD.new_zeros(self.num_rows, self.num_features, dim)
+        offsets = self.lengths_FB.cumsum(0) - self.lengths_FB
+        weight = None if self.weight_N is None else self.weight_N.to(rows_UD.dtype)
+        bags = F.embedding_bag(inverse_N, rows_UD, offsets, mode="sum", per_sample_weights=weight)
+        return bags.view(self.num_features, self.num_rows, dim).transpose(0, 1).contiguous()
+
+    def unpool(self, grad_BFD: torch.Tensor, inverse_N: torch.Tensor, grad_UD: torch.Tensor) -> None:
+        """Adds the gradient of each bag to that of its unique rows, in place."""
+        if self.lengths_FB is None:
+            index, weight = self._row_major(inverse_N), self.weight_N
+            grad_ND = grad_BFD.reshape(-1, grad_BFD.shape[2])
+            weight = None if weight is None else self._row_major(weight)
+        else:
+            bag_N = torch.repeat_interleave(self.lengths_FB)
+            row_N, feature_N = bag_N % max(self.num_rows, 1), bag_N // max(self.num_rows, 1)
+            flat = row_N * self.num_features + feature_N
+            index, weight = inverse_N, self.weight_N
+            grad_ND = grad_BFD.reshape(-1, grad_BFD.shape[2]).index_select(0, flat)
+        if weight is not None:
+            grad_ND = grad_ND * weight.to(grad_ND.dtype).unsqueeze(1)
+        grad_UD.index_add_(0, index, grad_ND)
+
+    def _row_major(self, per_lookup_N: torch.Tensor) -> torch.Tensor:
+        """One-hot lookups from feature-major to row-major order."""
+        return per_lookup_N.view(self.num_features, self.num_rows).t().reshape(-1)

@@ -1,0 +1,236 @@
+"""The window exchange: one step's unique rows travel once, and come back as one summed gradient each.
+
+Rows are frozen inside a step, so a row fetched for microbatch 0 is still right for microbatch 7: a microbatch brings only
+rows that no earlier one brought. The verbs of a `Window`, in order:
+
+    announce -> request -> lookup -> (send_rows m, rows m)* -> (gradient_UD, send_gradients m)* -> update
+
+Each is one action of a schedule; the window knows no schedule. Every rank calls every verb, a rank without rows included.
+
+Why not TorchRec's ShardedEmbeddingCollection: it knows no table-row-wise, no grid and no float64; its row-wise Adagrad
+keeps one state a column shard (another trajectory than the unsharded one); and it looks rows up once a call, not once a
+step. `tests/embedding/test_against_torchrec.py` holds this exchange against it where it does apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+
+from recpipe.embedding.lanes import Lanes, PendingMessage
+from recpipe.embedding.replicas import sum_replicated
+from recpipe.embedding.requests import Requests, make_requests, regroup
+from recpipe.embedding.row_squares import RowSquares
+from recpipe.embedding.store import RowStore
+
+
+class WindowExchange:
+    """Makes windows over one store.
+
+    Args:
+        store: the rows of this rank.
+        lanes: communication; all ranks open windows in the same order.
+    """
+
+    def __init__(self, store: RowStore, lanes: Lanes) -> None:
+        self.store = store
+        self.rowmap = store.rowmap
+        self.lanes = lanes
+        self.row_squares = RowSquares(store.rowmap, lanes.gradients)
+        largest = max(weight.shape[0] for weight in store.weights)
+        self.row_number_dtype = torch.int32 if largest < 2**31 else torch.int64
+
+    def open(self, keys_N: Sequence[torch.Tensor], backward_position: Sequence[int], header: Sequence[int]) -> Window:
+        """Dedups a step's keys and starts the announcement.
+
+        Args:
+            keys_N: global keys of each microbatch (`RowMap.bases` + id).
+            backward_position: place of each microbatch in backward order.
+            header: small ints that every rank tells every other, see `Window.headers`.
+        """
+        return Window(self, make_requests(self.rowmap, keys_N, backward_position), backward_position, header)
+
+
+class Window:
+    """The rows of one step, from this rank's view as consumer and as owner.
+
+    Suffixes as in `requests`; `theirs` is what other ranks (consumers, dimension 0) ask of this one.
+    """
+
+    def __init__(
+        self, exchange: WindowExchange, requests: Requests, backward_position: Sequence[int], header: Sequence[int]
+    ) -> None:
+        self._exchange = exchange
+        self._store, self._map, self._lanes = exchange.store, exchange.rowmap, exchange.lanes
+        self._requests = requests
+        self._backward_position = tuple(backward_position)
+        self._widths_K = torch.tensor([piece.width for piece in self._map.classes])
+        self._header_size = len(header)
+        self._row_messages: dict[int, PendingMessage] = {}
+        self._gradient_messages: list[tuple[int, PendingMessage]] = []
+        self._order_P: torch.Tensor | None = None
+        self.headers = torch.empty(0)
+        self._announce(header)
+
+    @property
+    def inverse_N(self) -> tuple[torch.Tensor, ...]:
+        """For each microbatch: lookup -> row of `rows_UD`."""
+        return self._requests.inverse_N
+
+    @cached_property
+    def gradient_UD(self) -> torch.Tensor:
+        """Where the consumer sums the gradient of each unique row; zero at first."""
+        return torch.zeros_like(self.rows_UD)
+
+    def _announce(self, header: Sequence[int]) -> None:
+        counts_WX = self._requests.counts_WMKM.flatten(1)
+        head_WX = torch.tensor(list(header), dtype=torch.int64).expand(self._map.world, -1)
+        message = torch.cat([head_WX, counts_WX], dim=1)
+        sizes = [message.shape[1]] * self._map.world
+        self._announcement = self._lanes.ids.all_to_all(message.flatten(), sizes, sizes)
+
+    def request(self) -> None:
+        """Waits for the announcements (then `headers` is W x header) and starts to send row numbers to owners."""
+        received = self._announcement.wait().view(self._map.world, -1)
+        self.headers = received[:, : self._header_size]
+        self._theirs_WMKM = received[:, self._header_size :].reshape(self._requests.counts_WMKM.shape)
+        sizes = self._requests.counts_WMKM.sum((1, 2, 3)).tolist()
+        theirs = self._theirs_WMKM.sum((1, 2, 3)).tolist()
+        numbers = self._requests.local_P.to(self._exchange.row_number_dtype)
+        self._numbers = self._lanes.ids.all_to_all(numbers, sizes, theirs)
+
+    def lookup(self) -> None:
+        """Waits for row numbers and gathers the rows of every microbatch from this rank's tables, once."""
+        numbers_Q = self._numbers.wait()
+        by_micro = numbers_Q
+        if self._theirs_WMKM.shape[1] > 1:
+            by_micro = numbers_Q[regroup(self._theirs_WMKM, (1, 0, 2, 3))]
+        self._owner_rows_Q = numbers_Q
+        counts_MWK = self._theirs_WMKM.sum(3).transpose(0, 1)
+        runs = by_micro.split(counts_MWK.sum((1, 2)).tolist())
+        self._outgoing = [self._gather(run, counts_WK) for run, counts_WK in zip(runs, counts_MWK, strict=True)]
+        self.rows_UD = self._store.weights[0].new_empty(self._requests.num_unique, self._map.dim)
+
+    def _gather(self, numbers: torch.Tensor, counts_WK: torch.Tensor) -> torch.Tensor:
+        """Rows of one microbatch for all consumers as one flat message, (consumer, class)-major."""
+        weights = self._store.weights
+        if len(weights) == 1:
+            return weights[0].index_select(0, numbers).flatten()
+        runs = numbers.split(counts_WK.flatten().tolist())
+        parts = [weights[i % len(weights)].index_select(0, run).flatten() for i, run in enumerate(runs)]
+        return torch.cat(parts)
+
+    def send_rows(self, microbatch: int) -> None:
+        """Starts the rows that `microbatch` is the first to need on their way from owners to consumers."""
+        sends = (self._theirs_WMKM[:, microbatch].sum(2) @ self._widths_K).tolist()
+        receives = (self._requests.counts_WMKM[:, microbatch].sum(2) @ self._widths_K).tolist()
+        out = None
+        if self._map.whole_rows:
+            start, stop = self._arrival_range(microbatch)
+            out = self.rows_UD[start:stop].view(-1)
+        message = self._outgoing[microbatch]
+        self._row_messages[microbatch] = self._lanes.rows.all_to_all(message, sends, receives, out)
+
+    def rows(self, microbatch: int) -> torch.Tensor:
+        """Waits for the rows of `microbatch`; gives all unique rows, U x dim, of which those for this one are there."""
+        message = self._row_messages.pop(microbatch, None)
+        if message is not None:
+            received = message.wait()
+            if not self._map.whole_rows:
+                self._land(microbatch, received)
+        return self.rows_UD
+
+    def _arrival_range(self, microbatch: int) -> tuple[int, int]:
+        per_micro = self._requests.counts_WMKM.sum((0, 2, 3))
+        start = int(per_micro[:microbatch].sum())
+        return start, start + int(per_micro[microbatch])
+
+    def _land(self, microbatch: int, received: torch.Tensor) -> None:
+        """Puts column blocks of received rows in their place."""
+        start, _ = self._arrival_range(microbatch)
+        counts_X = self._requests.counts_WMKM[:, microbatch].sum(2).flatten().tolist()
+        classes = self._map.classes
+        position = 0
+        for cell, count in enumerate(counts_X):
+            piece = classes[cell % len(classes)]
+            block = received[position : position + count * piece.width].view(count, piece.width)
+            rows_P = self._requests.unique_P[start : start + count]
+            self.rows_UD[rows_P, piece.col_start : piece.col_start + piece.width] = block
+            position += count * piece.width
+            start += count
+
+    def send_gradients(self, microbatch: int) -> None:
+        """Starts the gradients of rows that `microbatch` is the last to use (in backward order) on their way to owners."""
+        last = self._backward_position[microbatch]
+        sends = (self._requests.counts_WMKM[:, :, :, last].sum(1) @ self._widths_K).tolist()
+        receives = (self._theirs_WMKM[:, :, :, last].sum(1) @ self._widths_K).tolist()
+        message = self._gradient_message(last)
+        self._gradient_messages.append((last, self._lanes.gradients.all_to_all(message, sends, receives)))
+
+    def _gradient_message(self, last: int) -> torch.Tensor:
+        """Gradients of pieces last used at `last`, (owner, class, first)-major."""
+        counts_WMKM = self._requests.counts_WMKM
+        if counts_WMKM.shape[1] == 1 and self._map.whole_rows:
+            return self.gradient_UD.view(-1)
+        if self._order_P is None:
+            # Arrival order is (first, owner, class, last); gradients leave as (last, owner, class, first).
+            self._order_P = regroup(counts_WMKM.transpose(0, 1), (3, 1, 2, 0))
+        per_last = counts_WMKM.sum((0, 1, 2))
+        start = int(per_last[:last].sum())
+        pieces = self._requests.unique_P[self._order_P[start : start + int(per_last[last])]]
+        runs = pieces.split(counts_WMKM[:, :, :, last].sum(1).flatten().tolist())
+        return torch.cat([self._columns(run, i % len(self._map.classes)) for i, run in enumerate(runs)])
+
+    def _columns(self, rows_P: torch.Tensor, piece_class: int) -> torch.Tensor:
+        piece = self._map.classes[piece_class]
+        block = self.gradient_UD.index_select(0, rows_P)
+        return block[:, piece.col_start : piece.col_start + piece.width].reshape(-1)
+
+    def update(self, lr: float, step: int) -> None:
+        """Waits for all gradients, sums them over consumers and updates every touched row once.
+
+        Args:
+            lr: learning rate of the step.
+            step: updates done including this one, from 1.
+        """
+        touched = [self._sum_class(*parts) for parts in self._received_gradients()]
+        touched = [
+            sum_replicated(self._store.weights[k], *touched[k], self._lanes.gradients) if piece.replicated else touched[k]
+            for k, piece in enumerate(self._map.classes)
+        ]
+        for k, (rows_U, grad_UD) in enumerate(touched):
+            self._store.optimizer.regularize(self._store.weights[k], rows_U, grad_UD)
+        squares = [None] * len(touched)
+        if self._store.optimizer.needs_row_squares:
+            squares = self._exchange.row_squares.mean_squares(touched)
+        for k, (rows_U, grad_UD) in enumerate(touched):
+            self._store.update(k, rows_U, grad_UD, lr, step, squares[k])
+
+    def _received_gradients(self) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        """For each class, runs of row numbers and of gradients, in a fixed order."""
+        num_micro, num_classes = self._theirs_WMKM.shape[1], len(self._map.classes)
+        numbers_Q = self._owner_rows_Q
+        if num_micro > 1 or num_classes > 1:
+            numbers_Q = numbers_Q[regroup(self._theirs_WMKM, (3, 0, 2, 1))]
+        counts_MWK = self._theirs_WMKM.sum(1).permute(2, 0, 1)
+        runs = numbers_Q.split(counts_MWK.flatten().tolist())
+        out: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = [([], []) for _ in range(num_classes)]
+        for last, message in self._gradient_messages:
+            received, position = message.wait(), 0
+            for cell in range(self._map.world * num_classes):
+                numbers = runs[last * self._map.world * num_classes + cell]
+                width = self._map.classes[cell % num_classes].width
+                block = received[position : position + numbers.numel() * width].view(-1, width)
+                out[cell % num_classes][0].append(numbers)
+                out[cell % num_classes][1].append(block)
+                position += block.numel()
+        return out
+
+    @staticmethod
+    def _sum_class(numbers: list[torch.Tensor], blocks: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unique rows and their summed gradients."""
+        rows_U, inverse = torch.unique(torch.cat(numbers).long(), return_inverse=True)
+        grad_UD = blocks[0].new_zeros(rows_U.numel(), blocks[0].shape[1])
+        return rows_U, grad_UD.index_add_(0, inverse, torch.cat(blocks))
