@@ -1,0 +1,46 @@
+"""From a request to a complete program: the family's order, then the passes, in the one order that fits them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from recpipe.schedule.families import build
+from recpipe.schedule.families.base import Request
+from recpipe.schedule.ir import Program
+from recpipe.schedule.passes.embedding import Exchange, add_exchange
+from recpipe.schedule.passes.fill import fill_bubbles
+from recpipe.schedule.passes.messages import add_messages
+from recpipe.schedule.passes.reduce import add_updates
+from recpipe.schedule.passes.unroll import unroll
+
+
+def assemble(
+    name: str, request: Request, exchange: Exchange = Exchange(), steps: int = 1, lanes: int = 1, fill: bool = False
+) -> Program:
+    """Build family `name` and place everything around its compute.
+
+    Args:
+        exchange: how table rows travel.
+        steps: optimizer steps in the program.
+        lanes: identical data-parallel copies (``mesh.replicas``).
+        fill: move table work into bubbles, by simulation with ``request.cost``.
+
+    Raises ScheduleError when the family cannot meet the request.
+    """
+    return complete(build(name, request), request, exchange, steps, lanes, fill)
+
+
+def complete(
+    compute: Program, request: Request, exchange: Exchange = Exchange(), steps: int = 1, lanes: int = 1, fill: bool = False
+) -> Program:
+    """The passes of `assemble` on a compute order that is already there."""
+    program = replace(unroll(compute, steps), lanes=lanes, lag=compute.lag if steps > 1 else 0)
+    program = add_messages(add_exchange(add_updates(program), exchange))
+    if not fill or exchange.mode == "none":
+        return program
+    return fill_bubbles(program, request.cost.scaled(microbatch_ratio(program, request)))
+
+
+def microbatch_ratio(program: Program, request: Request) -> float:
+    """Size of a microbatch of `program` over the size the costs of `request` speak of."""
+    return request.microbatches / (program.microbatches * program.placement.num_replicas)

@@ -1,0 +1,204 @@
+"""What every action takes: plain numbers, and their binding to one program.
+
+Times are in any one unit, bytes in any one unit, bandwidths in bytes per that time. Times of compute are for one
+microbatch and the share of the tower that a rank holds when it is cut evenly over the ranks of a lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+
+from recpipe.errors import ConfigError
+from recpipe.schedule.ir import Action, Op, Program
+
+
+@dataclass(frozen=True)
+class Link:
+    """A tier of the network: n bytes occupy it for ``n / bandwidth`` and arrive `alpha` later."""
+
+    alpha: float = 0.0
+    bandwidth: float = inf
+
+    def time(self, num_bytes: float) -> float:
+        return self.alpha + num_bytes / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Durations and sizes, independent of any family.
+
+    Args:
+        forward, input, weight: F, I, W of a rank's share, one microbatch; B is I + W.
+        profile: relative weight of equal slices of the tower, first to last; empty for an even tower.
+        optimizer: dense optimizer of a rank's share, once a step.
+        activation_bytes: one boundary, one microbatch.
+        weight_bytes: gradient bytes of a rank's share.
+        near, far: links inside a node and between nodes.
+        ranks_per_node: 0 puts every rank on its own node.
+        delay: extra latency of a message between ranks i and i+1, for each i; missing ones are 0.
+        route, lookup, update: ED, the row gather (PL and EL together) and EU on one rank, once a step.
+        row_bytes: row bytes that one consumer receives in a step; its gradients are as many.
+        first_use: share of the rows first needed by each microbatch; empty for even shares.
+        early: share of the rows that the step before does not touch, which may travel ahead.
+        host: ``async`` issues everything at once (CUDA); ``sync`` issues an action after the compute before it (CPU).
+    """
+
+    forward: float = 1.0
+    input: float = 1.0
+    weight: float = 1.0
+    profile: tuple[float, ...] = ()
+    optimizer: float = 0.0
+    activation_bytes: float = 1.0
+    weight_bytes: float = 1.0
+    near: Link = Link()
+    far: Link = Link()
+    ranks_per_node: int = 0
+    delay: tuple[float, ...] = ()
+    route: float = 0.0
+    lookup: float = 0.0
+    update: float = 0.0
+    row_bytes: float = 0.0
+    first_use: tuple[float, ...] = ()
+    early: float = 0.5
+    host: str = "async"
+
+    def __post_init__(self) -> None:
+        times = ("forward", "input", "weight", "optimizer", "route", "lookup", "update", "row_bytes", "weight_bytes")
+        for name in (*times, "activation_bytes"):
+            if not 0 <= getattr(self, name) < inf:
+                raise ConfigError(f"cost.{name}={getattr(self, name)}: must be finite and not negative.")
+        if not 0 <= self.early <= 1:
+            raise ConfigError(f"cost.early={self.early}: a share lies in [0, 1].")
+        if self.host not in ("async", "sync"):
+            raise ConfigError(f"cost.host={self.host!r}: write async (CUDA) or sync (CPU, gloo).")
+        if any(share < 0 for share in (*self.profile, *self.first_use, *self.delay)):
+            raise ConfigError("cost.profile, cost.first_use and cost.delay must not be negative.")
+
+    def scaled(self, ratio: float) -> Cost:
+        """The same step cut in ``1 / ratio`` times as many microbatches: compute and boundaries shrink by `ratio`."""
+        if ratio == 1:
+            return self
+        keys = ("forward", "input", "weight", "activation_bytes")
+        return replace(self, **{key: getattr(self, key) * ratio for key in keys})
+
+    def link(self, first: int, second: int) -> Link:
+        """Tier between two ranks (global numbers)."""
+        together = self.ranks_per_node and first // self.ranks_per_node == second // self.ranks_per_node
+        return self.near if together else self.far
+
+    def share(self, stage: int, num_stages: int) -> float:
+        """Part of the tower's cost in stage `stage`, times `num_stages`: 1.0 for an even tower."""
+        if not self.profile:
+            return 1.0
+        low, high = stage / num_stages, (stage + 1) / num_stages
+        n, total = len(self.profile), sum(self.profile)
+        parts = (max(0.0, min(high, (k + 1) / n) - max(low, k / n)) * w for k, w in enumerate(self.profile))
+        return sum(parts) * n * num_stages / total if total else 1.0
+
+    def lanes_are_equal(self, program: Program) -> bool:
+        """Whether every lane of `program` sees the same links, so that simulating one stands for all."""
+        per_node, lane = self.ranks_per_node, program.placement.num_ranks
+        return program.lanes == 1 or self.near == self.far or not per_node or not lane % per_node
+
+
+class Durations:
+    """`Cost` bound to one program: the duration and the bytes of each of its actions. Sees lane 0."""
+
+    def __init__(self, program: Program, cost: Cost) -> None:
+        self.program, self.cost = program, cost
+        self.place = program.placement
+        self._early_steps = {a.step for order in program.orders for a in order if a.op is Op.PO}
+        self._table: dict[Op, Callable[[Action], float]] = {
+            Op.F: lambda a: self._compute(a, cost.forward),
+            Op.B: lambda a: self._compute(a, cost.input + cost.weight),
+            Op.I: lambda a: self._compute(a, cost.input),
+            Op.W: lambda a: self._compute(a, cost.weight),
+            Op.OPT: lambda a: self._compute(a, cost.optimizer),
+            Op.ED: lambda a: cost.route,
+            Op.EU: lambda a: cost.update,
+            Op.PL: lambda a: cost.lookup * self._row_share(a),
+            Op.EL: lambda a: cost.lookup * self._row_share(a),
+            Op.R: self._reduce,
+        }
+        self._exchange = self._exchange_link()
+        self._cache: dict[tuple[object, ...], float] = {}
+
+    def of(self, action: Action) -> float:
+        """Duration of `action`; for a message the same on both ends."""
+        key = (action.op, action.stage, action.microbatch, action.replica, action.step in self._early_steps)
+        if key not in self._cache:
+            self._cache[key] = self._table.get(action.op, self._travel)(action)
+        return self._cache[key]
+
+    def occupies(self, action: Action) -> float:
+        """How long `action` holds its lane. A message frees its channel when it is sent, not when it arrives."""
+        if action.op not in (Op.SA, Op.RA, Op.SG, Op.RG):
+            return self.of(action)
+        link = self.cost.link(self.place.rank_of(action), self._other_end(action))
+        return self.cost.activation_bytes / link.bandwidth
+
+    def num_bytes(self, action: Action) -> float:
+        """Bytes that `action` puts on its link: at the sender, at one consumer, or at one rank of a reduction."""
+        if action.op in (Op.SA, Op.SG):
+            return self.cost.activation_bytes
+        if action.op in (Op.PO, Op.EO, Op.EG):
+            return self.cost.row_bytes * self._row_share(action)
+        if action.op is Op.R:
+            copies = self.program.num_copies
+            return 2 * (copies - 1) / copies * self.cost.weight_bytes * self._chunk(action)
+        return 0.0
+
+    def _chunk(self, action: Action) -> float:
+        stages = self.place.num_stages
+        return self.cost.share(action.stage, stages) * self.place.num_ranks / stages
+
+    def _compute(self, action: Action, time: float) -> float:
+        return time * self._chunk(action)
+
+    def _row_share(self, action: Action) -> float:
+        early = self.cost.early if action.step in self._early_steps else 0.0
+        if action.op in (Op.PL, Op.PO):
+            return early
+        late = 1.0 if action.op is Op.EG else 1 - early
+        return late if action.op is Op.EL else late * self._first_use(action)
+
+    def _first_use(self, action: Action) -> float:
+        shares = self.cost.first_use[: self.program.microbatches]
+        if not shares or not sum(shares):
+            return 1 / self.program.microbatches
+        number = action.microbatch
+        if action.op is Op.EG:  # rows last used are the mirror of rows first used
+            number = self.program.microbatches - 1 - number
+        return shares[number] / sum(shares) if number < len(shares) else 0.0
+
+    def _travel(self, action: Action) -> float:
+        if action.op in (Op.PO, Op.EO, Op.EG):
+            return self._exchange.time(self.num_bytes(action))
+        here, there = self.place.rank_of(action), self._other_end(action)
+        low = min(here, there)
+        delay = self.cost.delay[low] if abs(here - there) == 1 and low < len(self.cost.delay) else 0.0
+        return self.cost.link(here, there).time(self.cost.activation_bytes) + delay
+
+    def _other_end(self, action: Action) -> int:
+        ahead = action.op in (Op.SA, Op.RG)
+        return self.place.ranks[action.replica][action.stage + (1 if ahead else -1)]
+
+    def _exchange_link(self) -> Link:
+        last = self.program.num_ranks - 1
+        return self.cost.link(0, last)
+
+    def _reduce(self, action: Action) -> float:
+        """A ring over all copies: 2(n-1) hops, each of 1/n of the bytes, at the slowest link of the ring."""
+        program, copies = self.program, self.program.num_copies
+        if copies == 1:
+            return 0.0
+        lane = (program.lanes - 1) * self.place.num_ranks
+        ranks = sorted({row[action.stage] for row in self.place.ranks} | {self.place.ranks[0][action.stage] + lane})
+        link = max(
+            (self.cost.link(a, b) for a, b in zip(ranks, ranks[1:], strict=False)),
+            key=lambda tier: tier.time(self.num_bytes(action)),
+            default=self.cost.far,
+        )
+        return 2 * (copies - 1) * link.alpha + self.num_bytes(action) / link.bandwidth

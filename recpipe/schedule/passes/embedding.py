@@ -1,0 +1,139 @@
+"""Place the table exchange of every step.
+
+`step`: ids are routed, rows looked up once, rows travel for each microbatch as first needed, row gradients as last
+used, one update. `ahead`: the same, with the ids of the next two steps routed under this one, and the rows of the next
+step that this one does not touch gathered and sent under it (PL, PO); the rest follow after the update.
+
+Every member issues the collectives in one common order, read off the first consumer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from recpipe.errors import ScheduleError
+from recpipe.schedule.deps import Relation
+from recpipe.schedule.ir import WHOLE_STEP, Action, Op, Placement, Program
+
+MODES = ("none", "step", "ahead")
+_BACKWARD = (Op.B, Op.I)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How rows travel.
+
+    Args:
+        mode: one of `MODES`.
+        buffers: microbatches whose rows may have arrived and not been used up; 0 for no limit.
+    """
+
+    mode: str = "none"
+    buffers: int = 0
+
+
+def add_exchange(program: Program, exchange: Exchange) -> Program:
+    """Insert the embedding actions; every rank holds tables. Raises ScheduleError for an unknown mode."""
+    if exchange.mode not in MODES:
+        raise ScheduleError(f"schedule.embedding={exchange.mode!r} is not one of {', '.join(MODES)}.")
+    if exchange.mode == "none":
+        return program
+    place = program.placement
+    placed = replace(program, placement=Placement(place.ranks, tuple(range(place.num_ranks))))
+    sequence = _common(placed, exchange)
+    orders: list[list[Action]] = []
+    for rank, order in enumerate(placed.orders):
+        line = _Rank(placed, rank, exchange.buffers)
+        orders.append([one for step in range(program.steps) for one in line.step(order, step, sequence)])
+    return placed.with_orders(orders)
+
+
+Template = tuple[Op, int, int]
+"""(op, microbatch, steps after the current one) of a collective."""
+
+
+def _common(program: Program, exchange: Exchange) -> list[Template]:
+    """The collectives of one step in the order in which every member issues them."""
+    ahead = exchange.mode == "ahead" and program.steps > 1
+    found = []
+    for rank in program.placement.consumers:
+        line = _Rank(program, rank, exchange.buffers)
+        found.append(line.sequence([a for a in program.orders[rank] if a.step == 0], ahead))
+    if any(other != found[0] for other in found):
+        line = _Rank(program, program.placement.consumers[0], 0)
+        return line.sequence([a for a in program.orders[line.rank] if a.step == 0], ahead)
+    return found[0]
+
+
+class _Rank:
+    """Places the exchange on one rank, step by step. A place is an index: insert before the action there."""
+
+    def __init__(self, program: Program, rank: int, buffers: int) -> None:
+        self.program, self.rank, self.buffers = program, rank, buffers
+        self.replica, self.stage = program.placement.home(rank)
+        self.consumes = rank in program.placement.consumers
+        self.relation = Relation(program)
+
+    def sequence(self, part: list[Action], ahead: bool) -> list[Template]:
+        """Collectives of one step in the order that suits this consumer."""
+        numbers = range(self.program.microbatches)
+        items: list[Template] = [(Op.EO, m, 0) for m in numbers]
+        items += [(Op.ED, WHOLE_STEP, 2), (Op.PO, WHOLE_STEP, 1)] if ahead else []
+        items += [(Op.EG, m, 0) for m in numbers]
+        spots = _Spots(part, self.buffers)
+        items.sort(key=lambda item: spots.of(item) if item[0] in (Op.EO, Op.EG) else spots.ahead())
+        return items
+
+    def step(self, order: tuple[Action, ...], step: int, sequence: list[Template]) -> list[Action]:
+        """The actions of one step with the exchange in place."""
+        part = [action for action in order if action.step == step]
+        ahead = any(op is Op.PO for op, _, _ in sequence)
+        at: dict[int, list[Action]] = {0: self._start(step, ahead)}
+        spots = _Spots(part, self.buffers)
+        place = 0
+        for item in sequence:
+            op, microbatch, later = item
+            if step + later >= self.program.steps:
+                continue
+            if op is Op.PO:
+                place = max(place, spots.ahead() if self.consumes else 0)
+                at.setdefault(place, []).append(self._make(Op.PL, step + later))
+            elif self.consumes and op is not Op.ED:
+                place = max(place, spots.of(item))
+            at.setdefault(place, []).append(self._make(op, step + later, microbatch))
+        body = [one for k in range(len(part) + 1) for one in (*at.get(k, ()), *part[k : k + 1])]
+        return [*body, self._make(Op.EU, step)]
+
+    def _start(self, step: int, ahead: bool) -> list[Action]:
+        routes = [] if ahead and step else [self._make(Op.ED, step)]
+        if ahead and step == 0:
+            routes.append(self._make(Op.ED, 1))
+        return [*routes, self._make(Op.EL, step)]
+
+    def _make(self, op: Op, step: int, microbatch: int = WHOLE_STEP) -> Action:
+        return Action(op, self.stage, microbatch, self.replica, step)
+
+
+class _Spots:
+    """Where the exchanges of one step belong among the compute of a consumer."""
+
+    def __init__(self, part: list[Action], buffers: int) -> None:
+        first = [(k, a) for k, a in enumerate(part) if a.stage == 0]
+        self.forward = [k for k, a in first if a.op is Op.F]
+        self.number = {a.microbatch: i for i, (_, a) in enumerate((k, a) for k, a in first if a.op is Op.F)}
+        self.backward = {a.microbatch: k + 1 for k, a in first if a.op in _BACKWARD}
+        self.first_backward = next((k for k, a in enumerate(part) if a.op in _BACKWARD), 0)
+        self.buffers = buffers
+
+    def of(self, item: Template) -> int:
+        """Rows: early, but no more than `buffers` microbatches ahead. Gradients: right after their backward."""
+        op, microbatch, _ = item
+        if op is Op.EG:
+            return self.backward[microbatch]
+        if not self.buffers:
+            return 0
+        return self.forward[max(0, self.number[microbatch] - self.buffers + 1)]
+
+    def ahead(self) -> int:
+        """Work for the next step goes before the first backward, where a first stage waits."""
+        return self.first_backward

@@ -1,0 +1,73 @@
+"""V1 and V2: every microbatch is computed once, on its owner, in an order that makes sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from recpipe.schedule.ir import COMPUTE_OPS, EMBEDDING_OPS, Action, Op
+from recpipe.schedule.rules.base import Context, Violation, family_rule, in_range
+
+
+def once_on_owner(context: Context) -> Iterator[Violation]:
+    """Every action exists in the program's ranges, once, on its rank. Reported under the rule that owns the op."""
+    for rank, order in enumerate(context.program.orders):
+        for action in order:
+            if not in_range(context.program, action):
+                yield Violation(family_rule(action.op), rank, action, None, "no such stage, replica, microbatch or step")
+    for rank, action in context.twice:
+        if not in_range(context.program, action):
+            continue
+        owner = context.place.rank_of(action)
+        why = f"belongs to rank {owner}" if owner != rank else "is issued twice"
+        yield Violation(family_rule(action.op), rank, action, action, why)
+
+
+def one_forward_one_backward(context: Context) -> Iterator[Violation]:
+    """V1: one F, and one B or one I with one W, for every replica, stage, microbatch and step."""
+    program, spot = context.program, context.spot
+    for replica, row in enumerate(context.place.ranks):
+        for stage, rank in enumerate(row):
+            for step in range(program.steps):
+                for microbatch in range(program.microbatches):
+                    forward = Action(Op.F, stage, microbatch, replica, step)
+                    yield from _complete(forward, spot, rank)
+
+
+def _complete(forward: Action, spot: dict[Action, int], rank: int) -> Iterator[Violation]:
+    whole, half, weight = (forward._replace(op=op) for op in (Op.B, Op.I, Op.W))
+    has = [action in spot for action in (whole, half, weight)]
+    partner = whole if has[0] else half
+    if forward not in spot:
+        yield Violation("V1", rank, forward, partner, "the forward is missing")
+    elif has[0] and (has[1] or has[2]):
+        yield Violation("V1", rank, whole, half if has[1] else weight, "backward is there both whole and split")
+    elif not has[0] and has[1] != has[2]:
+        missing = weight if has[1] else half
+        yield Violation("V1", rank, missing, half if has[1] else weight, f"{missing} is missing")
+    elif not any(has):
+        yield Violation("V1", rank, forward, whole, "the backward is missing")
+
+
+def causal(context: Context) -> Iterator[Violation]:
+    """V2: F before its B or I, I before its W, and on one rank stage before stage."""
+    for rank, order in enumerate(context.program.orders):
+        for action in order:
+            if action.op not in COMPUTE_OPS:
+                continue
+            for producer in context.relation.producers(action):
+                if producer.op in COMPUTE_OPS and not _earlier(context, producer, action):
+                    yield Violation("V2", rank, producer, action, f"{action} needs the result of {producer} first")
+
+
+def chained(context: Context) -> Iterator[Violation]:
+    """V3: embedding actions in their order, and rows before the forward that reads them."""
+    for rank, order in enumerate(context.program.orders):
+        for action in order:
+            for producer in context.relation.producers(action):
+                if not ({producer.op, action.op} & EMBEDDING_OPS) or _earlier(context, producer, action):
+                    continue
+                yield Violation("V3", rank, producer, action, f"{action} needs {producer} first")
+
+
+def _earlier(context: Context, first: Action, second: Action) -> bool:
+    return first in context.spot and context.before(first, second)

@@ -1,0 +1,86 @@
+"""The text form of actions and programs: one rank a line. Golden files, ``program.txt`` and diffs are this text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from recpipe.errors import ScheduleError
+from recpipe.schedule.ir import STEP_OPS, WHOLE_STEP, Action, Op, Placement, Program
+
+_ACTION = re.compile(r"(?:(\d+):)?([A-Z]+)(\d+)(?:\.(\d+))?(?:@(\d+))?")
+_COUNTS = ("lanes", "microbatches", "steps", "lag", "stagger")
+
+
+def parse_action(text: str) -> Action:
+    """Read one action, for example ``1:F3.2@1``. Raises ScheduleError if it is not one."""
+    match = _ACTION.fullmatch(text)
+    if match is None or match[2] not in Op.__members__:
+        known = " ".join(op.value for op in Op)
+        raise ScheduleError(f"{text!r} is not an action. Write step:OPstage.microbatch@replica with one of {known}.")
+    step, name, stage, microbatch, replica = match.groups()
+    op = Op(name)
+    if (op in STEP_OPS) != (microbatch is None):
+        need = "no microbatch: it happens once a step" if op in STEP_OPS else "a microbatch, as in F3.2"
+        raise ScheduleError(f"{text!r}: {name} takes {need}.")
+    number = WHOLE_STEP if microbatch is None else int(microbatch)
+    return Action(op, int(stage), number, int(replica or 0), int(step or 0))
+
+
+def format_program(program: Program) -> str:
+    """Write a program; `parse_program` reads it back equal."""
+    place = program.placement
+    lines = [f"schedule {program.name}"]
+    lines += [f"{key} {getattr(program, key)}" for key in _COUNTS]
+    lines.append(" ".join(["tables", *map(str, place.tables)]))
+    lines += [f"replica {k}: {' '.join(map(str, row))}" for k, row in enumerate(place.ranks)]
+    lines += [f"rank {r}: {' '.join(map(str, order))}".rstrip() for r, order in enumerate(program.orders)]
+    return "\n".join(lines) + "\n"
+
+
+def parse_program(text: str) -> Program:
+    """Read a program. Lines that start with ``#`` are comments. Raises ScheduleError with the line number."""
+    head: dict[str, str] = {}
+    rows: list[tuple[int, ...]] = []
+    orders: list[tuple[Action, ...]] = []
+    for number, line in _lines(text):
+        try:
+            _read_line(line, head, rows, orders)
+        except ValueError as error:
+            raise ScheduleError(f"line {number}: {error}") from error
+    return _assemble(head, rows, orders)
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() and not line.startswith("#"):
+            yield number, line.strip()
+
+
+def _read_line(
+    line: str, head: dict[str, str], rows: list[tuple[int, ...]], orders: list[tuple[Action, ...]]
+) -> None:
+    key, _, rest = line.partition(" ")
+    if key not in ("replica", "rank"):
+        head[key] = rest
+        return
+    number, _, body = rest.partition(":")
+    target: list[tuple[int, ...]] | list[tuple[Action, ...]] = rows if key == "replica" else orders
+    if int(number) != len(target):
+        raise ValueError(f"{key} {number} comes where {key} {len(target)} is expected")
+    if key == "replica":
+        rows.append(tuple(map(int, body.split())))
+    else:
+        orders.append(tuple(map(parse_action, body.split())))
+
+
+def _assemble(head: dict[str, str], rows: list[tuple[int, ...]], orders: list[tuple[Action, ...]]) -> Program:
+    missing = [key for key in ("schedule", "tables", *_COUNTS) if key not in head]
+    unknown = sorted(head.keys() - {"schedule", "tables", *_COUNTS})
+    if missing or unknown or not rows:
+        raise ScheduleError(f"not a program: missing lines {missing}, unknown lines {unknown}, {len(rows)} replicas.")
+    place = Placement(tuple(rows), tuple(map(int, head["tables"].split())))
+    if len({len(row) for row in rows}) != 1 or len(orders) != place.num_ranks:
+        raise ScheduleError(f"{len(orders)} rank lines for {place.num_ranks} ranks, stages {list(map(len, rows))}.")
+    lanes, microbatches, steps, lag, stagger = (int(head[key]) for key in _COUNTS)
+    return Program(head["schedule"], place, microbatches, steps, tuple(orders), lanes, lag, stagger)

@@ -1,0 +1,99 @@
+"""What happened when: the one record that a simulation predicts and a run measures.
+
+Both sides use these types, so that prediction and measurement are drawn in one picture and subtracted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from recpipe.schedule.ir import Action, Op
+
+LANES = ("compute", "embedding", "send", "receive", "reduce")
+
+
+class Event(NamedTuple):
+    """One action on one rank from `start` to `end`, in lane `lane` (one of `LANES`)."""
+
+    rank: int
+    lane: str
+    action: Action
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All events of a program, in no order that matters.
+
+    Args:
+        events: what ran when.
+        num_ranks: ranks shown; of one lane when identical lanes were folded.
+        unit: name of the time unit, for labels.
+    """
+
+    events: tuple[Event, ...]
+    num_ranks: int
+    unit: str = "slot"
+
+    @cached_property
+    def makespan(self) -> float:
+        """Last end minus first start."""
+        if not self.events:
+            return 0.0
+        return max(event.end for event in self.events) - min(event.start for event in self.events)
+
+    @cached_property
+    def by_rank(self) -> tuple[tuple[Event, ...], ...]:
+        """Events of each rank by start time."""
+        rows: list[list[Event]] = [[] for _ in range(self.num_ranks)]
+        for event in self.events:
+            rows[event.rank].append(event)
+        return tuple(tuple(sorted(row, key=lambda event: (event.start, event.end))) for row in rows)
+
+    def compute(self, rank: int) -> list[Event]:
+        """Compute events of one rank by start time."""
+        return [event for event in self.by_rank[rank] if event.lane == "compute"]
+
+
+def lane_name(action: Action) -> str:
+    """Lane of `action` as a timeline shows it."""
+    if action.op in (Op.SA, Op.SG):
+        return "send"
+    if action.op in (Op.RA, Op.RG):
+        return "receive"
+    if action.op is Op.R:
+        return "reduce"
+    return "embedding" if action.op in (Op.ED, Op.PO, Op.EO, Op.EG) else "compute"
+
+
+def chrome_trace(timeline: Timeline, scale: float = 1.0) -> dict[str, object]:
+    """The Chrome trace format (Perfetto opens it): a process a rank, a thread a lane.
+
+    Args:
+        scale: microseconds in one time unit.
+    """
+    records: list[dict[str, object]] = []
+    for rank in range(timeline.num_ranks):
+        records.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
+        for number, lane in enumerate(LANES):
+            name = {"name": lane}
+            records.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": number, "args": name})
+    records += [_record(event, scale) for event in timeline.events]
+    return {"traceEvents": records, "displayTimeUnit": "ms"}
+
+
+def _record(event: Event, scale: float) -> dict[str, object]:
+    action = event.action
+    return {
+        "ph": "X",
+        "name": str(action),
+        "cat": action.op.value,
+        "pid": event.rank,
+        "tid": LANES.index(event.lane),
+        "ts": event.start * scale,
+        "dur": (event.end - event.start) * scale,
+        "args": {"stage": action.stage, "microbatch": action.microbatch, "replica": action.replica, "step": action.step},
+    }
