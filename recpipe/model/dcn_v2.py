@@ -6,7 +6,7 @@ from recpipe.model.block import Block
 from recpipe.model.check import require_at_least, require_choice, require_dense_arch, require_over_arch
 from recpipe.model.config import DcnV2Config
 from recpipe.model.cross import cross_blocks
-from recpipe.model.join import JoinBlock
+from recpipe.model.join import JoinBlock, padded_width
 from recpipe.model.layers import LogitBlock, hidden_blocks
 from recpipe.specs import Schema
 
@@ -24,7 +24,7 @@ def dcn_v2_blocks(cfg: DcnV2Config, schema: Schema) -> list[Block]:
     dense = _dense_blocks(cfg, schema)
     join = JoinBlock("join", ([b.outputs[0] for b in dense] or ["dense_BD"])[-1])
     num_dense = cfg.dense_arch_layer_sizes[-1] if dense else schema.num_dense
-    width = num_dense + len(schema.features) * cfg.embedding_dim
+    width = padded_width(num_dense + len(schema.features) * cfg.embedding_dim)
     cross = cross_blocks("x0_BK", width, cfg.dcn_num_layers, cfg.dcn_low_rank_dim)
     widths = list(cfg.over_arch_layer_sizes[:-1])
     source = cross[-1].outputs[0] if cfg.structure == "stacked" else "x0_BK"

@@ -10,6 +10,7 @@ import torch
 
 from recpipe.model.block import Block
 from recpipe.model.context import StepContext
+from recpipe.model.join import join_padded, padded_width
 
 
 def pair_positions(num_vectors: int) -> torch.Tensor:
@@ -50,7 +51,7 @@ def pair_dots(x_BFD: torch.Tensor, pairs_P: torch.Tensor, mirror_Q: torch.Tensor
 
 
 class DotInteraction(Block):
-    """Bottom tower's output and the pair products side by side: ``[B, D], [B, F, D] -> [B, D + P]``."""
+    """Bottom tower's output and the pair products side by side: ``[B, D], [B, F, D] -> [B, padded D + P]``."""
 
     pairs_P: torch.Tensor
     mirror_Q: torch.Tensor
@@ -59,7 +60,7 @@ class DotInteraction(Block):
         super().__init__(name, (dense_name, "rows_BFD"), (name + "_BK",))
         self.num_vectors = num_features + 1
         num_pairs = self.num_vectors * num_features // 2
-        self.num_outputs = dim + num_pairs
+        self.num_outputs = padded_width(dim + num_pairs)
         self.register_buffer("pairs_P", torch.empty(num_pairs, dtype=torch.int64), persistent=False)
         self.register_buffer("mirror_Q", torch.empty(self.num_vectors**2, dtype=torch.int64), persistent=False)
 
@@ -69,4 +70,4 @@ class DotInteraction(Block):
 
     def forward(self, dense_BD: torch.Tensor, rows_BFD: torch.Tensor, *, context: StepContext) -> torch.Tensor:
         x_BFD = torch.cat([dense_BD.unsqueeze(1), rows_BFD], dim=1)
-        return torch.cat([dense_BD, pair_dots(x_BFD, self.pairs_P, self.mirror_Q)], dim=1)
+        return join_padded([dense_BD, pair_dots(x_BFD, self.pairs_P, self.mirror_Q)])
