@@ -12,16 +12,24 @@ from recpipe.model.block import Block
 from recpipe.model.check import require_at_least, require_choice, require_dropout, require_embedding_dim
 from recpipe.model.config import SCHEMAS, ModelConfig
 from recpipe.model.dcn_v2 import dcn_v2_blocks
+from recpipe.model.deepfm import deepfm_blocks, first_order_row_dim, wide_deep_blocks
 from recpipe.model.dlrm import dlrm_blocks
+from recpipe.model.feature_transformer import feature_transformer_blocks
 from recpipe.model.model import Model
 from recpipe.model.rows import RowInit
+from recpipe.model.wukong import wukong_blocks
 from recpipe.specs import Schema, TableSpec
 
 # The settings are of the class that SCHEMAS has for the same name.
 BUILDERS: dict[str, Callable[[Any, Schema], list[Block]]] = {
     "dlrm": dlrm_blocks,
     "dcn_v2": dcn_v2_blocks,
+    "deepfm": deepfm_blocks,
+    "wide_deep": wide_deep_blocks,
+    "wukong": wukong_blocks,
+    "feature_transformer": feature_transformer_blocks,
 }
+FIRST_ORDER = ("deepfm", "wide_deep")
 
 
 def build_model(
@@ -63,13 +71,13 @@ def _check_common(cfg: ModelConfig, schema: Schema) -> None:
     require_at_least("row_init_std", cfg.row_init_std, 0.0)
     if not schema.features:
         raise ConfigError(f"model={cfg.name}: the data has no categorical feature, so there is nothing to embed")
-    if not schema.num_dense:
-        raise ConfigError(f"model={cfg.name}: the data has no dense column, and this model's bottom tower needs one")
 
 
 def _tables(cfg: ModelConfig, schema: Schema) -> tuple[TableSpec, ...]:
-    return tuple(TableSpec("t_" + f.name, f.name, f.num_ids, cfg.embedding_dim) for f in schema.features)
+    dim = first_order_row_dim(cfg.embedding_dim) if cfg.name in FIRST_ORDER else cfg.embedding_dim
+    return tuple(TableSpec("t_" + f.name, f.name, f.num_ids, dim) for f in schema.features)
 
 
 def _row_init(cfg: ModelConfig) -> RowInit:
+    """Vectors start random; first-order weights and padding behind them start at zero."""
     return RowInit(cfg.row_init, cfg.row_init_std, cfg.embedding_dim)

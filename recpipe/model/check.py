@@ -39,8 +39,9 @@ def require_dense_arch(widths: Sequence[int], embedding_dim: int) -> None:
     if widths[-1] != embedding_dim:
         fixed = [*widths[:-1], embedding_dim]
         raise ConfigError(
-            f"model.dense_arch_layer_sizes={list(widths)} ends in {widths[-1]}, but model.embedding_dim={embedding_dim}: "
-            f"make the last size equal to it, for example {fixed}, or set model.embedding_dim={widths[-1]}"
+            f"model.dense_arch_layer_sizes={list(widths)} ends in {widths[-1]}, but the model has "
+            f"model.embedding_dim={embedding_dim}: make the last size equal to it, for example {fixed}, "
+            f"or set model.embedding_dim={widths[-1]}"
         )
 
 

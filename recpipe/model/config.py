@@ -1,7 +1,7 @@
 """What a user can set of a model: one plain dataclass a model, found by the name of its YAML file in ``conf/model``.
 
-Standard library only, so that the command line can read it without torch. What a setting has to satisfy is checked where
-the model is built.
+Standard library only, so that the command line can read it without torch. What a setting has to satisfy is checked
+where the model is built.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class ModelConfig:
         name: the model, see ``SCHEMAS``.
         embedding_dim: floats of an embedding vector.
         dropout: share of the units of each hidden layer set to zero in training; the same for any split of the rows.
-        batch_norm: batch normalisation in hidden layers. Its statistics are those of one microbatch on one replica, so with
-            it on the result depends on how the rows are split: the exactness contract holds only with it off.
+        batch_norm: batch normalisation in hidden layers. Its statistics are those of one microbatch on one replica, so
+            with it on the result depends on how the rows are split: the exactness contract holds only with it off.
         row_init: ``uniform`` (within 1 / sqrt(rows of the table)) or ``normal`` (standard deviation ``row_init_std``).
         row_init_std: standard deviation of ``normal``.
     """
@@ -71,7 +71,79 @@ class DcnV2Config(ModelConfig):
     dcn_low_rank_dim: int = 0
 
 
+@dataclass
+class DeepFmConfig(ModelConfig):
+    """DeepFM: first-order weights, products of all pairs of vectors, and a deep tower, added in the logit.
+
+    A table row holds ``embedding_dim`` floats of a vector, the first-order weight, and zeros up to a multiple of 4.
+
+    Args:
+        over_arch_layer_sizes: widths of the deep tower; the last is 1.
+    """
+
+    name: str = "deepfm"
+    over_arch_layer_sizes: list[int] = field(default_factory=lambda: [256, 128, 1])
+
+
+@dataclass
+class WideDeepConfig(ModelConfig):
+    """Wide & Deep: first-order weights and a deep tower, added in the logit. Rows are those of :class:`DeepFmConfig`.
+
+    Args:
+        over_arch_layer_sizes: widths of the deep tower; the last is 1.
+    """
+
+    name: str = "wide_deep"
+    over_arch_layer_sizes: list[int] = field(default_factory=lambda: [256, 128, 1])
+
+
+@dataclass
+class WukongConfig(ModelConfig):
+    """Wukong: stacked layers, each a factorization machine block beside a linear compression of the vectors.
+
+    Args:
+        dense_arch_layer_sizes: widths of the bottom tower, which gives one more vector; the last is ``embedding_dim``.
+        num_layers: interaction layers.
+        num_fm_vectors: vectors a layer makes from pair products.
+        num_linear_vectors: vectors a layer makes as linear combinations of its input vectors.
+        fm_rank: columns of the projection that the pair products are compressed by.
+        fm_arch_layer_sizes: hidden widths of the tower from compressed products to vectors.
+        over_arch_layer_sizes: widths of the top tower; the last is 1.
+    """
+
+    name: str = "wukong"
+    dense_arch_layer_sizes: list[int] = field(default_factory=lambda: [64, 32, 16])
+    num_layers: int = 3
+    num_fm_vectors: int = 16
+    num_linear_vectors: int = 16
+    fm_rank: int = 16
+    fm_arch_layer_sizes: list[int] = field(default_factory=lambda: [256])
+    over_arch_layer_sizes: list[int] = field(default_factory=lambda: [256, 1])
+
+
+@dataclass
+class FeatureTransformerConfig(ModelConfig):
+    """Attention over a row's feature vectors, one for each categorical feature and each dense column.
+
+    Args:
+        num_layers: pairs of an attention and a feed-forward block.
+        num_heads: attention heads; divides ``embedding_dim``.
+        feed_forward_dim: hidden width of the feed-forward blocks.
+        over_arch_layer_sizes: widths of the tower over all vectors; the last is 1.
+    """
+
+    name: str = "feature_transformer"
+    num_layers: int = 2
+    num_heads: int = 2
+    feed_forward_dim: int = 64
+    over_arch_layer_sizes: list[int] = field(default_factory=lambda: [128, 1])
+
+
 SCHEMAS: dict[str, type[ModelConfig]] = {
     "dlrm": DlrmConfig,
     "dcn_v2": DcnV2Config,
+    "deepfm": DeepFmConfig,
+    "wide_deep": WideDeepConfig,
+    "wukong": WukongConfig,
+    "feature_transformer": FeatureTransformerConfig,
 }

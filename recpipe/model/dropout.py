@@ -1,9 +1,11 @@
-"""Dropout whose mask is a function of (seed, step, layer, global row, column): any split of the rows gives the same masks.
+"""Dropout whose mask is a function of (seed, step, layer, global row, column): the same for any split of the rows.
 
-A mask is a hash, not a stream: a row key times a column key, mixed once, gives 32 bits that serve two neighbouring columns.
+A mask is a hash, not a stream: a row key times a column key, mixed once, gives 32 bits that serve two columns.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -21,7 +23,9 @@ def _mixed_int32(counter_N: torch.Tensor, key: int) -> torch.Tensor:
     return (bits_N >> 32).to(torch.int32)
 
 
-def keep_mask(num_rows: int, width: int, rate: float, layer: str, context: StepContext, device: torch.device) -> torch.Tensor:
+def keep_mask(
+    num_rows: int, width: int, rate: float, layer: str, context: StepContext, device: torch.device
+) -> torch.Tensor:
     """Which units stay: int16 ``[B, width]`` of 0 and 1; a unit is dropped with probability ``rate`` (to 1 / 65536)."""
     key = stable_key("dropout", context.seed, context.step, layer)
     row_key_B = _mixed_int32(context.row_positions(num_rows, device), key)
@@ -38,9 +42,12 @@ def dropout(x: torch.Tensor, rate: float, layer: str, context: StepContext) -> t
     """Drop units of ``x`` ``[B, ...]`` and scale the others by 1 / (1 - rate); ``x`` itself outside training."""
     if rate == 0.0 or not context.training:
         return x
-    width = x[0].numel() if x.shape[0] else 0
-    mask = keep_mask(x.shape[0], width, rate, layer, context, x.device)
-    return x * mask.reshape(x.shape) * (1.0 / (1.0 - rate))
+    return x * _mask_like(x, rate, layer, context) * (1.0 / (1.0 - rate))
+
+
+def _mask_like(x: torch.Tensor, rate: float, layer: str, context: StepContext) -> torch.Tensor:
+    mask_BK = keep_mask(x.shape[0], math.prod(x.shape[1:]), rate, layer, context, x.device)
+    return mask_BK.reshape(x.shape)
 
 
 class _ReluDropout(torch.autograd.Function):
@@ -60,10 +67,10 @@ class _ReluDropout(torch.autograd.Function):
         return torch.ops.aten.threshold_backward(grad, out, 0).mul_(ctx.scale), None, None
 
 
-def relu_dropout_(x_BH: torch.Tensor, rate: float, layer: str, context: StepContext) -> torch.Tensor:
-    """ReLU, then dropout in training, in place: the caller must not use ``x_BH`` again."""
+def relu_dropout_(x: torch.Tensor, rate: float, layer: str, context: StepContext) -> torch.Tensor:
+    """ReLU, then dropout in training, of ``x`` ``[B, ...]`` in place: the caller must not use ``x`` again."""
     if rate == 0.0 or not context.training:
-        return x_BH.relu_()
-    mask = keep_mask(x_BH.shape[0], x_BH.shape[1], rate, layer, context, x_BH.device)
-    out: torch.Tensor = _ReluDropout.apply(x_BH, mask, 1.0 / (1.0 - rate))  # type: ignore[no-untyped-call]
+        return x.relu_()
+    mask = _mask_like(x, rate, layer, context)
+    out: torch.Tensor = _ReluDropout.apply(x, mask, 1.0 / (1.0 - rate))  # type: ignore[no-untyped-call]
     return out

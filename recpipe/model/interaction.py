@@ -1,7 +1,7 @@
 """The dot interaction of DLRM: products of all pairs of a row's vectors.
 
-Its own backward: the gradient of the F x F products is rebuilt as one symmetric matrix by a gather, and one batched product
-with the vectors gives the rest. Autograd through a triangle index would scatter instead, which takes longer than the GEMMs.
+Its own backward: the gradient of the F x F products is rebuilt as one symmetric matrix by a gather, and one batched
+product with the vectors gives the rest. Autograd through a triangle index would scatter instead.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ def pair_positions(num_vectors: int) -> torch.Tensor:
 def mirror_positions(num_vectors: int) -> torch.Tensor:
     """For each cell of a flat F x F matrix its pair, int64 ``[F * F]``; P on the diagonal, where there is none."""
     positions_P = pair_positions(num_vectors)
-    pairs_P = torch.arange(len(positions_P))
-    mirror_FF = torch.full((num_vectors, num_vectors), len(positions_P))
-    mirror_FF.view(-1)[positions_P] = pairs_P
-    mirror_FF = torch.minimum(mirror_FF, mirror_FF.t())
-    return mirror_FF.reshape(-1)
+    pair_FF = torch.full((num_vectors, num_vectors), len(positions_P))
+    pair_FF.view(-1)[positions_P] = torch.arange(len(positions_P))
+    return torch.minimum(pair_FF, pair_FF.t()).reshape(-1)
 
 
 class _PairDots(torch.autograd.Function):
@@ -45,29 +43,38 @@ class _PairDots(torch.autograd.Function):
 
 
 def pair_dots(x_BFD: torch.Tensor, pairs_P: torch.Tensor, mirror_Q: torch.Tensor) -> torch.Tensor:
-    """Dot products of all pairs of vectors of a row: ``[B, F, D] -> [B, F (F - 1) / 2]``, pair (i, j < i) in row order."""
+    """Dot products of all pairs of vectors of a row: ``[B, F, D] -> [B, F (F - 1) / 2]``, pairs j < i in row order."""
     dots_BP: torch.Tensor = _PairDots.apply(x_BFD, pairs_P, mirror_Q)  # type: ignore[no-untyped-call]
     return dots_BP
 
 
 class DotInteraction(Block):
-    """Bottom tower's output and the pair products side by side: ``[B, D], [B, F, D] -> [B, padded D + P]``."""
+    """Bottom tower's output and the pair products side by side: ``[B, D], [B, F, D] -> [B, padded D + P]``.
+
+    Without dense columns there is no bottom tower, and the rows' products stand alone: ``[B, F, D] -> [B, padded P]``.
+    """
 
     pairs_P: torch.Tensor
     mirror_Q: torch.Tensor
 
-    def __init__(self, name: str, dense_name: str, num_features: int, dim: int) -> None:
-        super().__init__(name, (dense_name, "rows_BFD"), (name + "_BK",))
-        self.num_vectors = num_features + 1
-        num_pairs = self.num_vectors * num_features // 2
-        self.num_outputs = padded_width(dim + num_pairs)
+    def __init__(self, name: str, dense_name: str | None, num_features: int, dim: int) -> None:
+        inputs = ("rows_BFD",) if dense_name is None else ("rows_BFD", dense_name)
+        super().__init__(name, inputs, (name + "_BK",))
+        self.num_vectors = num_features + len(inputs) - 1
+        num_pairs = self.num_vectors * (self.num_vectors - 1) // 2
+        self.width = padded_width(num_pairs + dim * (len(inputs) - 1))
         self.register_buffer("pairs_P", torch.empty(num_pairs, dtype=torch.int64), persistent=False)
         self.register_buffer("mirror_Q", torch.empty(self.num_vectors**2, dtype=torch.int64), persistent=False)
 
     def reset(self, generator: torch.Generator) -> None:
+        """Fill the index buffers, which the meta device leaves empty."""
         self.pairs_P.copy_(pair_positions(self.num_vectors))
         self.mirror_Q.copy_(mirror_positions(self.num_vectors))
 
-    def forward(self, dense_BD: torch.Tensor, rows_BFD: torch.Tensor, *, context: StepContext) -> torch.Tensor:
+    def forward(
+        self, rows_BFD: torch.Tensor, dense_BD: torch.Tensor | None = None, *, context: StepContext
+    ) -> torch.Tensor:
+        if dense_BD is None:
+            return join_padded([pair_dots(rows_BFD, self.pairs_P, self.mirror_Q)])
         x_BFD = torch.cat([dense_BD.unsqueeze(1), rows_BFD], dim=1)
         return join_padded([dense_BD, pair_dots(x_BFD, self.pairs_P, self.mirror_Q)])

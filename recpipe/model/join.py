@@ -11,7 +11,7 @@ _GEMM_MULTIPLE = 16
 
 
 def padded_width(width: int) -> int:
-    """Width of a vector that a matrix product reads: a multiple of 16, as other leading dimensions cost it up to a third."""
+    """The next multiple of 16: matrix products over vectors of another width take up to half as long again."""
     return -(-width // _GEMM_MULTIPLE) * _GEMM_MULTIPLE
 
 
@@ -27,8 +27,18 @@ def join_padded(parts: list[torch.Tensor]) -> torch.Tensor:
 class JoinBlock(Block):
     """``[B, K], [B, F, D] -> [B, padded K + F D]``, the start ``x0_BK`` of a tower."""
 
-    def __init__(self, name: str, dense_name: str) -> None:
-        super().__init__(name, (dense_name, "rows_BFD"), ("x0_BK",))
+    def __init__(self, name: str, dense_name: str, rows_name: str = "rows_BFD") -> None:
+        super().__init__(name, (dense_name, rows_name), ("x0_BK",))
 
     def forward(self, dense_BK: torch.Tensor, rows_BFD: torch.Tensor, *, context: StepContext) -> torch.Tensor:
         return join_padded([dense_BK, rows_BFD.flatten(1)])
+
+
+class FlattenBlock(Block):
+    """``[B, V, D] -> [B, V D]``."""
+
+    def __init__(self, name: str, source: str) -> None:
+        super().__init__(name, (source,), (name + "_BK",))
+
+    def forward(self, x_BVD: torch.Tensor, *, context: StepContext) -> torch.Tensor:
+        return x_BVD.flatten(1)

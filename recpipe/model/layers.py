@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from recpipe.model.block import Block
@@ -28,6 +28,13 @@ def fill_normal(weight: torch.Tensor, std: float, generator: torch.Generator) ->
         weight.copy_(torch.empty(weight.shape).normal_(0.0, std, generator=generator))
 
 
+class VectorNorm(nn.LayerNorm):
+    """Layer normalisation of each vector by itself: exact for any split of the rows."""
+
+    def reset(self, generator: torch.Generator) -> None:
+        self.reset_parameters()
+
+
 class RowsNorm(nn.BatchNorm1d):
     """Batch normalisation over the rows of one microbatch: not exact across splits (see `config.ModelConfig`)."""
 
@@ -48,12 +55,13 @@ class HiddenBlock(Block):
         self, name: str, source: str, num_inputs: int, width: int, dropout: float = 0.0, batch_norm: bool = False
     ) -> None:
         super().__init__(name, (source,), (name + "_BH",))
+        self.width = width
         self.affine = Affine(num_inputs, width)
         self.norm = RowsNorm(width) if batch_norm else None
         self.dropout = dropout
 
     def forward(self, x_BK: torch.Tensor, *, context: StepContext) -> torch.Tensor:
-        x_BH = F.linear(x_BK, self.affine.weight, self.affine.bias)
+        x_BH: torch.Tensor = self.affine(x_BK)
         if self.norm is not None:
             x_BH = self.norm.normalise(x_BH, context.training)
         return relu_dropout_(x_BH, self.dropout, self.name, context)
@@ -77,12 +85,21 @@ class LogitBlock(Block):
 
 
 def hidden_blocks(
-    prefix: str, source: str, num_inputs: int, widths: list[int], dropout: float, batch_norm: bool
-) -> list[Block]:
+    prefix: str, source: str, num_inputs: int, widths: Sequence[int], dropout: float = 0.0, batch_norm: bool = False
+) -> list[HiddenBlock]:
     """A tower of hidden layers named ``<prefix>_0, <prefix>_1, ...``, a block each."""
-    blocks: list[Block] = []
+    blocks: list[HiddenBlock] = []
     for position, width in enumerate(widths):
         block = HiddenBlock(f"{prefix}_{position}", source, num_inputs, width, dropout, batch_norm)
         source, num_inputs = block.outputs[0], width
         blocks.append(block)
     return blocks
+
+
+def over_arch(
+    source: str, num_inputs: int, widths: Sequence[int], dropout: float, batch_norm: bool, addends: tuple[str, ...] = ()
+) -> list[Block]:
+    """The top tower ``over_0, ..., logits``; ``widths`` end in 1. Addends, ``[B]`` each, are added to the logits."""
+    hidden = hidden_blocks("over", source, num_inputs, widths[:-1], dropout, batch_norm)
+    last, width = (hidden[-1].outputs[0], hidden[-1].width) if hidden else (source, num_inputs)
+    return [*hidden, LogitBlock("logits", (last,), width, addends)]

@@ -1,6 +1,6 @@
 """The loss: binary cross entropy with logits, *summed* over rows and divided by the step's agreed global row count.
 
-Never a mean of means: any split of the rows over ranks and microbatches adds up to the same loss and the same gradients.
+Never a mean of means: any split of the rows over ranks and microbatches adds up to the same loss and gradients.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ class _SummedBce(torch.autograd.Function):
         return (probs_B - labels_B) * (grad_loss / ctx.global_rows), None, None
 
 
-def summed_bce(
-    logits_B: torch.Tensor, labels_B: torch.Tensor, global_rows: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def summed_bce(logits_B: torch.Tensor, labels_B: torch.Tensor, global_rows: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Loss of these rows as their share of the step's loss, and the predicted probabilities.
 
     Args:

@@ -40,7 +40,7 @@ class Model(nn.Module):
         return self.tables[0].dim
 
     def materialise(self, indices: Iterable[int], seed: int, device: torch.device | str = "cpu") -> None:
-        """Give blocks memory and their first weights. The other blocks stay on the meta device: a rank holds its stages."""
+        """Give blocks memory and first weights. The others stay on the meta device: a rank holds only its stages."""
         for index in indices:
             block = self.blocks[index]
             assert isinstance(block, Block)
