@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from recpipe.errors import ConfigError
+from recpipe.schedule.deps import Relation
 from recpipe.schedule.ir import Action, Op, Program
 
 
@@ -25,6 +26,22 @@ class Link:
         return self.alpha + num_bytes / self.bandwidth
 
 
+_NOT_NEGATIVE = (
+    "forward",
+    "input",
+    "weight",
+    "overhead",
+    "optimizer",
+    "activation_bytes",
+    "weight_bytes",
+    "route",
+    "lookup",
+    "update",
+    "row_bytes",
+    "fused",
+)
+
+
 @dataclass(frozen=True)
 class Cost:
     """Durations and sizes, independent of any family.
@@ -32,6 +49,7 @@ class Cost:
     Args:
         forward, input, weight: F, I, W of a rank's share, one microbatch; B is I + W.
         profile: relative weight of equal slices of the tower, first to last; empty for an even tower.
+        overhead: fixed time of every F, B, I and W, whatever the size of the microbatch (kernel launches).
         optimizer: dense optimizer of a rank's share, once a step.
         activation_bytes: one boundary, one microbatch.
         weight_bytes: gradient bytes of a rank's share.
@@ -42,12 +60,14 @@ class Cost:
         row_bytes: row bytes that one consumer receives in a step; its gradients are as many.
         first_use: share of the rows first needed by each microbatch; empty for even shares.
         early: share of the rows that the step before does not touch, which may travel ahead.
+        fused: time of a fused forward and backward over the sum of the two.
         host: ``async`` issues everything at once (CUDA); ``sync`` issues an action after the compute before it (CPU).
     """
 
     forward: float = 1.0
     input: float = 1.0
     weight: float = 1.0
+    overhead: float = 0.0
     profile: tuple[float, ...] = ()
     optimizer: float = 0.0
     activation_bytes: float = 1.0
@@ -62,11 +82,11 @@ class Cost:
     row_bytes: float = 0.0
     first_use: tuple[float, ...] = ()
     early: float = 0.5
+    fused: float = 1.0
     host: str = "async"
 
     def __post_init__(self) -> None:
-        times = ("forward", "input", "weight", "optimizer", "route", "lookup", "update", "row_bytes", "weight_bytes")
-        for name in (*times, "activation_bytes"):
+        for name in _NOT_NEGATIVE:
             if not 0 <= getattr(self, name) < inf:
                 raise ConfigError(f"cost.{name}={getattr(self, name)}: must be finite and not negative.")
         if not 0 <= self.early <= 1:
@@ -97,10 +117,22 @@ class Cost:
         parts = (max(0.0, min(high, (k + 1) / n) - max(low, k / n)) * w for k, w in enumerate(self.profile))
         return sum(parts) * n * num_stages / total if total else 1.0
 
+    def compute(self, op: Op, stage: int, num_stages: int, num_ranks: int) -> float:
+        """Duration of F, B, I, W or OPT of one stage of a tower cut in `num_stages` over `num_ranks`."""
+        times = {
+            Op.F: self.forward,
+            Op.B: self.input + self.weight,
+            Op.I: self.input,
+            Op.W: self.weight,
+            Op.OPT: self.optimizer,
+        }
+        fixed = 0.0 if op is Op.OPT else self.overhead
+        return times[op] * self.share(stage, num_stages) * num_ranks / num_stages + fixed
+
     def lanes_are_equal(self, program: Program) -> bool:
         """Whether every lane of `program` sees the same links, so that simulating one stands for all."""
         per_node, lane = self.ranks_per_node, program.placement.num_ranks
-        return program.lanes == 1 or self.near == self.far or not per_node or not lane % per_node
+        return program.lanes == 1 or self.near == self.far or not per_node or 0 in (lane % per_node, per_node % lane)
 
 
 class Durations:
@@ -111,11 +143,7 @@ class Durations:
         self.place = program.placement
         self._early_steps = {a.step for order in program.orders for a in order if a.op is Op.PO}
         self._table: dict[Op, Callable[[Action], float]] = {
-            Op.F: lambda a: self._compute(a, cost.forward),
-            Op.B: lambda a: self._compute(a, cost.input + cost.weight),
-            Op.I: lambda a: self._compute(a, cost.input),
-            Op.W: lambda a: self._compute(a, cost.weight),
-            Op.OPT: lambda a: self._compute(a, cost.optimizer),
+            **dict.fromkeys((Op.F, Op.B, Op.I, Op.W, Op.OPT), self._compute),
             Op.ED: lambda a: cost.route,
             Op.EU: lambda a: cost.update,
             Op.PL: lambda a: cost.lookup * self._row_share(a),
@@ -123,6 +151,7 @@ class Durations:
             Op.R: self._reduce,
         }
         self._exchange = self._exchange_link()
+        self._block = Relation(program).block if program.fused else None
         self._cache: dict[tuple[object, ...], float] = {}
 
     def of(self, action: Action) -> float:
@@ -131,6 +160,13 @@ class Durations:
         if key not in self._cache:
             self._cache[key] = self._table.get(action.op, self._travel)(action)
         return self._cache[key]
+
+    def node(self, action: Action) -> float:
+        """Duration of the join that `action` stands for: of both halves if it opens a fused block."""
+        backward = self._block(action) if self._block else None
+        if backward is None:
+            return self.of(action)
+        return (self.of(action) + self.of(backward)) * self.cost.fused
 
     def occupies(self, action: Action) -> float:
         """How long `action` holds its lane. A message frees its channel when it is sent, not when it arrives."""
@@ -154,8 +190,8 @@ class Durations:
         stages = self.place.num_stages
         return self.cost.share(action.stage, stages) * self.place.num_ranks / stages
 
-    def _compute(self, action: Action, time: float) -> float:
-        return time * self._chunk(action)
+    def _compute(self, action: Action) -> float:
+        return self.cost.compute(action.op, action.stage, self.place.num_stages, self.place.num_ranks)
 
     def _row_share(self, action: Action) -> float:
         early = self.cost.early if action.step in self._early_steps else 0.0

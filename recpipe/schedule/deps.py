@@ -4,7 +4,8 @@ An action waits for three things:
 
 - its *producers* (`Relation.producers`): actions of the same rank whose result it reads, always issued earlier;
 - the action before it in its *lane* (`Relation.lane`): a lane runs its actions one at a time in issue order;
-- the other members of its *join* (`Relation.join`): both ends of a message, all members of a collective.
+- the other members of its *join* (`Relation.join`): both ends of a message, all members of a collective, both halves
+  of a fused block.
 
 So ranks only ever meet in joins. A message has a *channel* (source, destination, kind); a channel is a lane of its own
 at both ends, so two directions between the same ranks never wait for each other.
@@ -65,9 +66,28 @@ class Relation:
         self.reduces = program.num_copies > 1
         self.embeds = bool(self.place.tables)
         self._tables = frozenset(self.place.tables)
+        self._block = dict(self._blocks()) if program.fused else {}
+        self._partner = {name: action for action, name in self._block.items() if action != name}
+
+    def _blocks(self) -> Iterator[tuple[Action, Action]]:
+        """Both actions of every fused block, each with the forward that names it."""
+        for order in self.program.orders:
+            compute = [action for action in order if action.op in COMPUTE_OPS]
+            for forward, backward in zip(compute, compute[1:], strict=False):
+                if forward in self.program.fused:
+                    yield forward, forward
+                    yield backward, forward
 
     def has(self, action: Action) -> bool:
         return action in self._present
+
+    def is_block(self, first: Action, second: Action) -> bool:
+        """Whether the two are the halves of one fused block."""
+        return first in self.program.fused and self._block.get(second) == first
+
+    def block(self, forward: Action) -> Action | None:
+        """The backward that `forward` is fused with."""
+        return self._partner.get(forward)
 
     def lane(self, action: Action) -> str | Channel:
         """The lane that runs `action` on its rank."""
@@ -89,6 +109,8 @@ class Relation:
             return kind, sent_stage(action), action.microbatch, action.replica, step
         if op is Op.R:
             return op, action.stage, step
+        if action in self._block:
+            return "block", self._block[action]
         return (op, action.microbatch, step) if op in COLLECTIVES else None
 
     def members(self, action: Action) -> list[Action]:

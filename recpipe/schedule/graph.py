@@ -64,6 +64,8 @@ class Graph:
         for source, target, kind in edges(relation, host):
             if source in node_of and (ordered or kind == "needs"):
                 head = node_of[target]
+                if kind == "lane" and node_of[source] == head and relation.is_block(source, target):
+                    continue
                 behind = kind == "lane" and is_message(target.op)
                 (self.behind if behind else self.next)[node_of[source]].append(head)
                 self.indegree[head] += 1

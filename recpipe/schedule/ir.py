@@ -159,6 +159,8 @@ class Program:
             ``l`` times those of one lane; collectives span all lanes.
         lag: how many optimizer steps old the weights of a forward may be. 0 is exact.
         stagger: rank r starts when rank r-1 has finished this many compute actions. It shapes memory, not results.
+        fused: forwards that form one block with the next compute action of their rank (``F0.4+B3.1@1``): the block
+            starts when both have their inputs and gives both results at its end.
     """
 
     name: str
@@ -169,6 +171,7 @@ class Program:
     lanes: int = 1
     lag: int = 0
     stagger: int = 0
+    fused: frozenset[Action] = frozenset()
 
     @property
     def num_ranks(self) -> int:

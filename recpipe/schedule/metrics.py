@@ -78,7 +78,7 @@ def _rank(program: Program, timeline: Timeline, rank: int) -> RankMetrics:
     row = timeline.compute(rank)
     busy = sum(event.end - event.start for event in row)
     window = max(e.end for e in row) - min(e.start for e in row) - busy if row else 0.0
-    peak = max_live(program, rank)
+    peak = max_live(program, rank % program.placement.num_ranks)  # a timeline may show every lane
     return RankMetrics(busy, max(0.0, window), max(0.0, timeline.makespan - busy), peak)
 
 

@@ -11,7 +11,7 @@ from recpipe.schedule.cost import Cost, Durations
 from recpipe.schedule.cycles import describe, shortest_cycle
 from recpipe.schedule.deps import Relation
 from recpipe.schedule.graph import Graph
-from recpipe.schedule.ir import Program
+from recpipe.schedule.ir import Action, Op, Program
 from recpipe.schedule.passes.lanes import expand
 from recpipe.schedule.timeline import Event, Timeline, lane_name
 
@@ -29,18 +29,37 @@ def simulate(program: Program, cost: Cost, unit: str = "slot") -> Timeline:
     order = graph.sorted_nodes()
     if len(order) < len(graph.actions):
         raise ScheduleError(f"{program.name} deadlocks:\n{describe(graph, shortest_cycle(graph))}")
-    start, end = _times(graph, order, Durations(program, cost))
-    return Timeline(_events(program, graph, start, end), len(program.orders), unit)
+    durations = Durations(program, cost)
+    start, end = _times(graph, order, durations)
+    events = _events(program, graph, start, end)
+    if program.fused:
+        events = _halves(events, relation, durations)
+    return Timeline(events, len(program.orders), unit)
+
+
+def _halves(events: tuple[Event, ...], relation: Relation, durations: Durations) -> tuple[Event, ...]:
+    """Show the two actions of a fused block one after the other, each with its share of the block."""
+    cut: dict[Action, float] = {}
+    for event in events:
+        backward = relation.block(event.action) if event.action in relation.program.fused else None
+        if backward is not None:
+            whole = durations.of(event.action) + durations.of(backward)
+            part = durations.of(event.action) / whole if whole else 0.0
+            cut[event.action] = cut[backward] = event.start + (event.end - event.start) * part
+    return tuple(_half(event, cut[event.action]) if event.action in cut else event for event in events)
+
+
+def _half(event: Event, moment: float) -> Event:
+    return event._replace(end=moment) if event.action.op is Op.F else event._replace(start=moment)
 
 
 def _times(graph: Graph, order: list[int], durations: Durations) -> tuple[list[float], list[float]]:
     start = [0.0] * len(graph.actions)
     end = list(start)
     for node in order:
-        finish = end[node] = start[node] + durations.of(graph.actions[node])
+        finish = end[node] = start[node] + durations.node(graph.actions[node])
         for head in graph.next[node]:
-            if finish > start[head]:
-                start[head] = finish
+            start[head] = max(start[head], finish)
         if graph.behind[node]:
             free = start[node] + durations.occupies(graph.actions[node])
             for head in graph.behind[node]:

@@ -34,8 +34,14 @@ def format_program(program: Program) -> str:
     lines += [f"{key} {getattr(program, key)}" for key in _COUNTS]
     lines.append(" ".join(["tables", *map(str, place.tables)]))
     lines += [f"replica {k}: {' '.join(map(str, row))}" for k, row in enumerate(place.ranks)]
-    lines += [f"rank {r}: {' '.join(map(str, order))}".rstrip() for r, order in enumerate(program.orders)]
+    lines += [f"rank {r}: {_format_order(program, r)}".rstrip() for r in range(len(program.orders))]
     return "\n".join(lines) + "\n"
+
+
+def _format_order(program: Program, rank: int) -> str:
+    """Actions with spaces between, a fused pair with a plus."""
+    text = "".join(f"{action}{'+' if action in program.fused else ' '}" for action in program.orders[rank])
+    return text.rstrip()
 
 
 def parse_program(text: str) -> Program:
@@ -43,12 +49,13 @@ def parse_program(text: str) -> Program:
     head: dict[str, str] = {}
     rows: list[tuple[int, ...]] = []
     orders: list[tuple[Action, ...]] = []
+    fused: set[Action] = set()
     for number, line in _lines(text):
         try:
-            _read_line(line, head, rows, orders)
+            _read_line(line, head, rows, orders, fused)
         except ValueError as error:
             raise ScheduleError(f"line {number}: {error}") from error
-    return _assemble(head, rows, orders)
+    return _assemble(head, rows, orders, frozenset(fused))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -58,7 +65,11 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _read_line(
-    line: str, head: dict[str, str], rows: list[tuple[int, ...]], orders: list[tuple[Action, ...]]
+    line: str,
+    head: dict[str, str],
+    rows: list[tuple[int, ...]],
+    orders: list[tuple[Action, ...]],
+    fused: set[Action],
 ) -> None:
     key, _, rest = line.partition(" ")
     if key not in ("replica", "rank"):
@@ -71,10 +82,17 @@ def _read_line(
     if key == "replica":
         rows.append(tuple(map(int, body.split())))
     else:
-        orders.append(tuple(map(parse_action, body.split())))
+        blocks = [[parse_action(text) for text in block.split("+")] for block in body.split()]
+        orders.append(tuple(action for block in blocks for action in block))
+        fused.update(action for block in blocks for action in block[:-1])
 
 
-def _assemble(head: dict[str, str], rows: list[tuple[int, ...]], orders: list[tuple[Action, ...]]) -> Program:
+def _assemble(
+    head: dict[str, str],
+    rows: list[tuple[int, ...]],
+    orders: list[tuple[Action, ...]],
+    fused: frozenset[Action],
+) -> Program:
     missing = [key for key in ("schedule", "tables", *_COUNTS) if key not in head]
     unknown = sorted(head.keys() - {"schedule", "tables", *_COUNTS})
     if missing or unknown or not rows:
@@ -83,4 +101,4 @@ def _assemble(head: dict[str, str], rows: list[tuple[int, ...]], orders: list[tu
     if len({len(row) for row in rows}) != 1 or len(orders) != place.num_ranks:
         raise ScheduleError(f"{len(orders)} rank lines for {place.num_ranks} ranks, stages {list(map(len, rows))}.")
     lanes, microbatches, steps, lag, stagger = (int(head[key]) for key in _COUNTS)
-    return Program(head["schedule"], place, microbatches, steps, tuple(orders), lanes, lag, stagger)
+    return Program(head["schedule"], place, microbatches, steps, tuple(orders), lanes, lag, stagger, fused)

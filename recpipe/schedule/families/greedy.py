@@ -27,11 +27,12 @@ class _Times:
 
 
 def _times(cost: Cost, ranks: int) -> _Times:
-    share = [cost.share(stage, ranks) for stage in range(ranks)]
     delay = [*cost.delay, *[0.0] * ranks]
     hop = [cost.link(i, i + 1).time(cost.activation_bytes) + delay[i] for i in range(ranks - 1)]
-    scale = [[time * part for part in share] for time in (cost.forward, cost.input, cost.weight)]
-    return _Times(*scale, hop)
+    forward, half, weight = (
+        [cost.compute(op, stage, ranks, ranks) for stage in range(ranks)] for op in (Op.F, Op.I, Op.W)
+    )
+    return _Times(forward, half, weight, hop)
 
 
 def warm_up(cost: Cost, ranks: int, microbatches: int) -> list[int]:

@@ -80,7 +80,7 @@ class _Rank:
         items: list[Template] = [(Op.EO, m, 0) for m in numbers]
         items += [(Op.ED, WHOLE_STEP, 2), (Op.PO, WHOLE_STEP, 1)] if ahead else []
         items += [(Op.EG, m, 0) for m in numbers]
-        spots = _Spots(part, self.buffers)
+        spots = self._spots(part)
         items.sort(key=lambda item: spots.of(item) if item[0] in (Op.EO, Op.EG) else spots.ahead())
         return items
 
@@ -89,7 +89,7 @@ class _Rank:
         part = [action for action in order if action.step == step]
         ahead = any(op is Op.PO for op, _, _ in sequence)
         at: dict[int, list[Action]] = {0: self._start(step, ahead)}
-        spots = _Spots(part, self.buffers)
+        spots = self._spots(part)
         place = 0
         for item in sequence:
             op, microbatch, later = item
@@ -104,6 +104,9 @@ class _Rank:
         body = [one for k in range(len(part) + 1) for one in (*at.get(k, ()), *part[k : k + 1])]
         return [*body, self._make(Op.EU, step)]
 
+    def _spots(self, part: list[Action]) -> _Spots:
+        return _Spots(part, self.buffers, self.program.fused)
+
     def _start(self, step: int, ahead: bool) -> list[Action]:
         routes = [] if ahead and step else [self._make(Op.ED, step)]
         if ahead and step == 0:
@@ -117,12 +120,13 @@ class _Rank:
 class _Spots:
     """Where the exchanges of one step belong among the compute of a consumer."""
 
-    def __init__(self, part: list[Action], buffers: int) -> None:
+    def __init__(self, part: list[Action], buffers: int, fused: frozenset[Action]) -> None:
         first = [(k, a) for k, a in enumerate(part) if a.stage == 0]
         self.forward = [k for k, a in first if a.op is Op.F]
         self.number = {a.microbatch: i for i, (_, a) in enumerate((k, a) for k, a in first if a.op is Op.F)}
         self.backward = {a.microbatch: k + 1 for k, a in first if a.op in _BACKWARD}
-        self.first_backward = next((k for k, a in enumerate(part) if a.op in _BACKWARD), 0)
+        place = next((k for k, a in enumerate(part) if a.op in _BACKWARD), 0)
+        self.first_backward = place - 1 if place and part[place - 1] in fused else place
         self.buffers = buffers
 
     def of(self, item: Template) -> int:

@@ -60,7 +60,8 @@ class _Line:
             idle = self._idle(rest, place, ready)
             if room >= length:
                 break
-            if idle > room:
+            inside = place > 0 and rest[place - 1] in self.relation.program.fused
+            if idle > room and not inside:
                 best, room = place, idle
         self._put(action, rest, best)
 

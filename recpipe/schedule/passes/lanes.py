@@ -16,4 +16,6 @@ def expand(program: Program) -> Program:
     rows = tuple(tuple(rank + lane * width for rank in row) for lane in lanes for row in place.ranks)
     tables = tuple(rank + lane * width for lane in lanes for rank in place.tables)
     orders = tuple(program.order_of(rank) for rank in range(program.num_ranks))
-    return replace(program, placement=Placement(rows, tables), orders=orders, lanes=1)
+    shifts = range(0, program.num_copies, place.num_replicas)
+    fused = frozenset(action._replace(replica=action.replica + k) for k in shifts for action in program.fused)
+    return replace(program, placement=Placement(rows, tables), orders=orders, lanes=1, fused=fused)

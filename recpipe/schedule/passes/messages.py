@@ -20,11 +20,16 @@ def add_messages(program: Program) -> Program:
     orders = []
     for order in program.orders:
         grown: list[Action] = []
+        held: list[Action] = []
         for action in order:
             grown.append(action)
-            for send in _sends(relation, action):
+            held += _sends(relation, action)
+            if action in program.fused:  # both results of a block come at its end
+                continue
+            for send in held:
                 grown.append(send)
                 sends[relation.channel(send)].append(send)
+            held = []
         orders.append(grown)
     needed = _receives_by_rank(relation, sends)
     return program.with_orders([_with_receives(relation, order, needed[r]) for r, order in enumerate(orders)])
@@ -52,13 +57,25 @@ def _receives_by_rank(
 
 def _with_receives(relation: Relation, order: list[Action], incoming: dict[Channel, list[Action]]) -> list[Action]:
     compute = [k for k, action in enumerate(order) if relation.lane(action) == COMPUTE]
-    ahead = dict(zip(compute[1:], compute, strict=False))
+    ahead = _one_ahead(relation, order, compute)
     wanted = {producer: k for k in compute for producer in relation.producers(order[k])}
     at: dict[int, list[Action]] = defaultdict(list)
     for channel in sorted(incoming):
         place = len(order)
         for receive in reversed(incoming[channel]):
             consumer = wanted[receive]
-            place = min(place, ahead.get(consumer, consumer))
+            place = min(place, ahead[consumer])
             at[place].insert(0, receive)
     return [one for k, action in enumerate(order) for one in (*at[k], action)]
+
+
+def _one_ahead(relation: Relation, order: list[Action], compute: list[int]) -> dict[int, int]:
+    """For each compute action where its receive goes: before the compute block in front of its own block."""
+    blocks: list[list[int]] = []
+    for k in compute:
+        if blocks and order[blocks[-1][-1]] in relation.program.fused:
+            blocks[-1].append(k)
+        else:
+            blocks.append([k])
+    previous = [blocks[0], *blocks] if blocks else []
+    return {k: before[0] for before, block in zip(previous, blocks, strict=False) for k in block}

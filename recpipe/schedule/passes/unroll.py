@@ -12,4 +12,5 @@ def unroll(program: Program, steps: int) -> Program:
     orders = [
         tuple(action._replace(step=step) for step in range(steps) for action in order) for order in program.orders
     ]
-    return replace(program, orders=tuple(orders), steps=steps)
+    fused = frozenset(action._replace(step=step) for step in range(steps) for action in program.fused)
+    return replace(program, orders=tuple(orders), steps=steps, fused=fused)

@@ -9,7 +9,7 @@ from recpipe.schedule.rules.base import Rule
 from recpipe.schedule.rules.exchange import complete_chain, same_order
 from recpipe.schedule.rules.messages import causal_messages, channel_order, paired
 from recpipe.schedule.rules.versions import empty_stores, table_versions, updates, weight_versions
-from recpipe.schedule.rules.work import causal, chained, once_on_owner, one_forward_one_backward
+from recpipe.schedule.rules.work import causal, chained, fused_blocks, once_on_owner, one_forward_one_backward
 
 RULES: tuple[Rule, ...] = (
     once_on_owner,
@@ -17,6 +17,7 @@ RULES: tuple[Rule, ...] = (
     complete_chain,
     paired,
     causal,
+    fused_blocks,
     chained,
     causal_messages,
     channel_order,

@@ -59,6 +59,17 @@ def causal(context: Context) -> Iterator[Violation]:
                     yield Violation("V2", rank, producer, action, f"{action} needs the result of {producer} first")
 
 
+def fused_blocks(context: Context) -> Iterator[Violation]:
+    """V2: a fused forward is followed, as the next compute action of its rank, by a backward."""
+    for forward in sorted(context.program.fused):
+        order = context.program.orders[context.place.rank_of(forward)] if forward in context.spot else ()
+        after = order[context.spot[forward] + 1 :] if order else ()
+        other = next((action for action in after if action.op in COMPUTE_OPS), None)
+        if other is None or other.op not in (Op.B, Op.I):
+            rank = context.place.rank_of(forward)
+            yield Violation("V2", rank, forward, other, f"{forward} is fused but no backward follows it")
+
+
 def chained(context: Context) -> Iterator[Violation]:
     """V3: embedding actions in their order, and rows before the forward that reads them."""
     for rank, order in enumerate(context.program.orders):

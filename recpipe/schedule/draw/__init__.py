@@ -1,0 +1,1 @@
+"""Drawings of a timeline, predicted or measured: `terminal` in text, `svg` as a picture."""
