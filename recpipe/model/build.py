@@ -9,6 +9,7 @@ import torch
 
 from recpipe.errors import ConfigError
 from recpipe.model.block import Block
+from recpipe.model.boundaries import trace_row_shapes
 from recpipe.model.check import require_at_least, require_choice, require_dropout, require_embedding_dim
 from recpipe.model.config import SCHEMAS, ModelConfig
 from recpipe.model.dcn_v2 import dcn_v2_blocks
@@ -16,6 +17,7 @@ from recpipe.model.deepfm import deepfm_blocks, first_order_row_dim, wide_deep_b
 from recpipe.model.dlrm import dlrm_blocks
 from recpipe.model.feature_transformer import feature_transformer_blocks
 from recpipe.model.model import Model
+from recpipe.model.partition import block_flops
 from recpipe.model.rows import RowInit
 from recpipe.model.wukong import wukong_blocks
 from recpipe.specs import Schema, TableSpec
@@ -58,7 +60,11 @@ def build_model(
         blocks = BUILDERS[cfg.name](cfg, schema)
     for block in blocks:
         block.to(dtype)
-    model = Model(cfg.name, _tables(cfg, schema), blocks, schema.num_dense, _row_init(cfg))
+    tables = _tables(cfg, schema)
+    inputs = {"dense_BD": (schema.num_dense,), "rows_BFD": (len(tables), tables[0].dim)}
+    shapes = trace_row_shapes(blocks, inputs, dtype)
+    flops = block_flops(blocks, shapes, dtype)
+    model = Model(cfg.name, tables, blocks, schema.num_dense, _row_init(cfg), shapes, flops)
     if torch.device(device).type != "meta":
         model.materialise(range(len(blocks)), seed, device)
     return model

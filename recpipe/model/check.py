@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
-from recpipe.errors import ConfigError
+from recpipe.errors import ConfigError, nearest
 
 KERNEL_MULTIPLE = 4
 
 
 def require_choice(key: str, value: str, choices: Sequence[str]) -> None:
     """Raise ConfigError unless ``value`` is one of ``choices``."""
-    if value in choices:
-        return
-    near = difflib.get_close_matches(str(value), choices, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise ConfigError(f"model.{key}={value}: not one of {', '.join(choices)}{hint}")
+    if value not in choices:
+        raise ConfigError(f"model.{key}={value}: unknown; {nearest(str(value), choices)}")
 
 
 def require_at_least(key: str, value: float, least: float) -> None:

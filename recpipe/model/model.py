@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from recpipe.model.block import Block, reset_block, run_blocks
+from recpipe.model.boundaries import RowShape, boundary_specs
 from recpipe.model.context import StepContext
 from recpipe.model.rows import RowInit, init_rows
 from recpipe.specs import TableSpec
@@ -22,16 +23,27 @@ class Model(nn.Module):
         blocks: in the order they run, on the meta device until :meth:`materialise`.
         num_dense: dense columns.
         rule: how rows start.
+        row_shapes: shape of every named tensor for one row.
+        row_flops: operations of each block's forward pass for one row, a cost to cut stages by before any is measured.
     """
 
     def __init__(
-        self, name: str, tables: tuple[TableSpec, ...], blocks: list[Block], num_dense: int, rule: RowInit
+        self,
+        name: str,
+        tables: tuple[TableSpec, ...],
+        blocks: list[Block],
+        num_dense: int,
+        rule: RowInit,
+        row_shapes: dict[str, RowShape],
+        row_flops: list[int],
     ) -> None:
         super().__init__()
         self.name = name
         self.tables = tables
         self.num_dense = num_dense
         self.rule = rule
+        self.boundaries = boundary_specs(blocks, row_shapes)
+        self.row_flops = row_flops
         self.blocks = nn.ModuleList(blocks)
 
     @property
