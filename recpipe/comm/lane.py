@@ -69,3 +69,7 @@ class Lane:
         sent = 2 * tensor.numel() * tensor.element_size() * (self.world - 1) // self.world
         self._traffic.add(self._purpose, sent)
         return Pending(tensor, dist.all_reduce(tensor, group=self._group, async_op=True), tensor)
+
+    def count(self, purpose: str, num_bytes: int) -> None:
+        """Adds bytes that another library sent for us."""
+        self._traffic.add(purpose, num_bytes)

@@ -31,6 +31,8 @@ class LaneLike(Protocol):
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingMessage: ...
 
+    def count(self, purpose: str, num_bytes: int) -> None: ...
+
 
 @dataclass(frozen=True)
 class Lanes:

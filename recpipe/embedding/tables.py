@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 
 from recpipe.batch import Batch
 from recpipe.embedding.lanes import Lanes
@@ -16,6 +17,7 @@ from recpipe.embedding.optimizers import RowOptimizer
 from recpipe.embedding.pooled import PooledExchange, PooledStep
 from recpipe.embedding.pooling import Bags
 from recpipe.embedding.rowmap import RowMap
+from recpipe.embedding.state import Entry, table_entries
 from recpipe.embedding.store import InitRows, RowStore
 from recpipe.embedding.window import Window, WindowExchange
 
@@ -29,7 +31,7 @@ class ShardedTables:
         init_rows: (table index, row_start, row_stop) -> rows x dim.
         lanes: communication.
         dtype: of rows, state and gradients.
-        lr: learning rate that the pooled exchange's kernels start with.
+        group: process group for TorchRec, where a table uses the pooled exchange.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class ShardedTables:
         init_rows: InitRows,
         lanes: Lanes,
         dtype: torch.dtype = torch.float32,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
         self.layouts = tuple(layouts)
         self.dtype = dtype
@@ -55,7 +58,7 @@ class ShardedTables:
         if self.pooled_features:
             picked = self.pooled_features
             self.pooled = PooledExchange(
-                [layouts[i] for i in picked], optimizer, lambda t, a, b: init_rows(picked[t], a, b), lanes, dtype
+                [layouts[i] for i in picked], optimizer, lambda t, a, b: init_rows(picked[t], a, b), lanes, dtype, group
             )
         self._mean = torch.tensor([layout.spec.pooling == "mean" for layout in layouts])
 
@@ -70,6 +73,11 @@ class ShardedTables:
             header: small ints told to every rank; read them from `TablesStep.headers` after `request`.
         """
         return TablesStep(self, microbatches, backward_position or range(len(microbatches)), header)
+
+    def entries(self) -> dict[str, Entry]:
+        """Checkpoint entries of all tables: canonical names, whatever the plan and the exchange."""
+        entries = {} if self.window is None else table_entries(self.window.store)
+        return entries if self.pooled is None else entries | self.pooled.entries()
 
     def num_bytes(self) -> int:
         """Bytes of weights and optimizer state on this rank."""
@@ -104,7 +112,8 @@ class TablesStep:
             self._window = tables.window.open(keys, backward_position, header)
         if tables.pooled is not None:
             picked = [batch.features(tables.pooled_features) for batch in microbatches]
-            self._pooled = tables.pooled.open(picked, header)
+            picked_bags = [tables.bags(batch, tables.pooled_features) for batch in picked]
+            self._pooled = tables.pooled.open(picked, picked_bags, header)
 
     @property
     def headers(self) -> torch.Tensor:
@@ -119,11 +128,17 @@ class TablesStep:
             if step is not None:
                 step.request()
 
-    def lookup(self) -> None:
-        """Gathers rows at the owners; from here on the step's rows are frozen."""
-        for step in (self._window, self._pooled):
-            if step is not None:
-                step.lookup()
+    def lookup(self, lr: float = 0.0) -> None:
+        """Gathers rows at the owners; from here on the step's rows are frozen.
+
+        Args:
+            lr: learning rate of the step's update (FBGEMM's kernels want it with the lookup).
+        """
+        self._lr = lr
+        if self._window is not None:
+            self._window.lookup()
+        if self._pooled is not None:
+            self._pooled.lookup(lr)
 
     def send_rows(self, microbatch: int) -> None:
         """Starts rows on their way to the consumers of `microbatch`."""
@@ -159,12 +174,12 @@ class TablesStep:
         if self._window is not None:
             self._window.send_gradients(microbatch)
 
-    def update(self, lr: float, step: int) -> None:
+    def update(self, step: int) -> None:
         """One exact update of every touched row; `step` counts updates from 1."""
         if self._window is not None:
-            self._window.update(lr, step)
+            self._window.update(self._lr, step)
         if self._pooled is not None:
-            self._pooled.update(lr)
+            self._pooled.update()
 
 
 def _keys(batch: Batch, bases: torch.Tensor) -> torch.Tensor:

@@ -72,7 +72,7 @@ def train_sharded(rank, world, sharding, optimizer, kind, micro, reverse, fault=
         window = tables.open(pieces, position, header=(rank, batch.num_rows))
         window.request()
         assert window.headers.tolist() == [[r, rows_of(r, step)] for r in range(world)]
-        window.lookup()
+        window.lookup(LR)
         for m in range(micro):
             window.send_rows(m)
         got = [window.pool(m) for m in range(micro)]
@@ -81,7 +81,7 @@ def train_sharded(rank, world, sharding, optimizer, kind, micro, reverse, fault=
             if not (fault == "lost gradient" and rank == world - 1):
                 window.add_gradient(m, loss_gradient(got[m]))
             window.send_gradients(m)
-        window.update(LR, step + 1)
+        window.update(step + 1)
     return outputs, snapshot(tables), dict(traffic.sent)
 
 

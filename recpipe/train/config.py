@@ -1,0 +1,235 @@
+"""The settings of `recpipe train`, `eval` and `verify`: a typed record behind every group of `conf/`.
+
+Leaf names are those of the DLRM reference trainer. `batch_size` is per replica and step; the global batch is printed beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class RunConfig:
+    """Where a run leaves its files.
+
+    Args:
+        dir: run directory, made by rank 0 alone; empty: ``runs/<command>/<date>-<time>-<model>-<data>``.
+        overwrite: allow a directory that is not empty.
+    """
+
+    dir: str = ""
+    overwrite: bool = False
+
+
+@dataclass
+class LaunchConfig:
+    """Workers started by the command itself. Under torchrun or SLURM the workers found are used instead.
+
+    Args:
+        nproc: local processes.
+        threads: compute threads of each.
+        timeout_seconds: a collective that takes longer ends the run.
+    """
+
+    nproc: int = 2
+    threads: int = 1
+    timeout_seconds: int = 600
+
+
+@dataclass
+class MeshConfig:
+    """Ranks as replicas x stages; `replicas` follows from the number of ranks where it is null."""
+
+    stages: int = 1
+    replicas: int | None = None
+
+
+@dataclass
+class ScheduleConfig:
+    """How a step is cut.
+
+    Args:
+        microbatches: pieces of a replica's rows; the result is the same for any number.
+    """
+
+    microbatches: int = 1
+
+
+@dataclass
+class ExchangeConfig:
+    """How rows travel: ``window`` (unique rows of a step, once) or ``pooled`` (TorchRec: every bag, pooled by its owner)."""
+
+    kind: str = "window"
+
+
+@dataclass
+class TablesConfig:
+    """Where tables live.
+
+    Args:
+        sharding: auto, or one type for all: table_wise, row_wise, column_wise, table_column_wise, table_row_wise, grid,
+            replicated.
+        replicate_below: with auto, tables of fewer rows are replicated.
+        local_size: ranks of a node, for table_row_wise, table_column_wise and grid.
+        per_table: type by table name, as ``{t_cat_0: row_wise}``.
+        exchange_per_table: window or pooled by table name.
+        pins: ranks by table name, as ``{t_cat_0: [0, 1]}``.
+    """
+
+    sharding: str = "auto"
+    replicate_below: int = 0
+    local_size: int = 1
+    per_table: dict[str, str] = field(default_factory=dict)
+    exchange_per_table: dict[str, str] = field(default_factory=dict)
+    pins: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass
+class TableOptimizerConfig:
+    """One exact update a row and step.
+
+    Args:
+        name: sgd, adagrad, rowwise_adagrad, adam (moments of untouched rows stand still).
+        learning_rate: before the factor of `lr`.
+        eps: outside the root.
+        l2: weight of half the squared norm of touched rows.
+    """
+
+    name: str = "adagrad"
+    learning_rate: float = 0.02
+    eps: float = 1e-8
+    l2: float = 0.0
+
+
+@dataclass
+class DenseOptimizerConfig:
+    """Of the tower.
+
+    Args:
+        name: sgd, adagrad, adam, adamw.
+        learning_rate: before the factor of `lr`.
+        eps: outside the root; not used by sgd.
+        weight_decay: decoupled for adamw, else added to the gradient.
+    """
+
+    name: str = "adam"
+    learning_rate: float = 1e-3
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+
+@dataclass
+class OptimizerConfig:
+    """Rules of rows and tower."""
+
+    table: TableOptimizerConfig = field(default_factory=TableOptimizerConfig)
+    dense: DenseOptimizerConfig = field(default_factory=DenseOptimizerConfig)
+
+
+@dataclass
+class LrConfig:
+    """Factor on both learning rates: linear warm-up, constant, (1 - x)^2 decay, then frozen. Steps count updates."""
+
+    lr_warmup_steps: int = 0
+    lr_decay_start: int = 0
+    lr_decay_steps: int = 0
+
+
+@dataclass
+class EarlyStoppingConfig:
+    """Stop when validation no longer gets better, and test the best weights.
+
+    Args:
+        patience: validations without a new best before stopping; 0 trains on.
+        metric: auc, logloss or ne.
+    """
+
+    patience: int = 0
+    metric: str = "auc"
+
+
+@dataclass
+class LogConfig:
+    """What is shown and written.
+
+    Args:
+        progress: auto (a bar on a terminal, lines elsewhere), bar, plain or none.
+        every_steps: steps between lines in metrics.jsonl.
+        tensorboard: also write TensorBoard events.
+        window_rows: rows of the metric window.
+    """
+
+    progress: str = "auto"
+    every_steps: int = 20
+    tensorboard: bool = False
+    window_rows: int = 10_000_000
+
+
+@dataclass
+class TrainConfig:
+    """Root of ``conf/train.yaml``."""
+
+    data: Any = None
+    model: Any = None
+    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    tables: TablesConfig = field(default_factory=TablesConfig)
+    lr: LrConfig = field(default_factory=LrConfig)
+    early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    batch_size: int = 2048
+    test_batch_size: int | None = None
+    epochs: int = 1
+    limit_train_batches: int | None = None
+    limit_val_batches: int | None = None
+    limit_test_batches: int | None = None
+    drop_last_training_batch: bool = False
+    validation_freq_within_epoch: int | None = None
+    save_checkpoint: bool = True
+    dtype: str = "float32"
+    seed: int = 0
+
+
+@dataclass
+class EvalConfig:
+    """Root of ``conf/eval.yaml``: scores a checkpoint; model and data are those of its run unless a path is given.
+
+    Args:
+        checkpoint: a directory such as ``runs/train/.../checkpoints/final``.
+        split: valid or test.
+        data_path: other data than that of the run (same kind and schema); empty: the run's.
+    """
+
+    checkpoint: str = ""
+    split: str = "test"
+    data_path: str = ""
+    tables: TablesConfig = field(default_factory=TablesConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+    test_batch_size: int | None = None
+    limit_test_batches: int | None = None
+    output: str = ""
+
+
+@dataclass
+class VerifyConfig(TrainConfig):
+    """Root of ``conf/verify.yaml``: a training configuration, run beside the single-process reference.
+
+    Args:
+        steps: steps that both take.
+        tolerance: largest difference over max(1, size) that passes; null: 1e-12 in float64, 1e-6 in float32.
+    """
+
+    steps: int = 50
+    tolerance: float | None = None
+
+
+GROUPS: dict[str, dict[str, type]] = {
+    "exchange": {"window": ExchangeConfig, "pooled": ExchangeConfig},
+    "optimizer/table": dict.fromkeys(("sgd", "adagrad", "rowwise_adagrad", "adam"), TableOptimizerConfig),
+    "optimizer/dense": dict.fromkeys(("sgd", "adagrad", "adam", "adamw"), DenseOptimizerConfig),
+}

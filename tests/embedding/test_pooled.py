@@ -1,0 +1,135 @@
+"""The pooled exchange (TorchRec) against whole tables, and beside the window exchange in one model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from recpipe.comm import Groups, Traffic
+from recpipe.embedding.layout import make_layout
+from recpipe.embedding.optimizers import RowOptimizer
+from recpipe.embedding.pooled import check_pooled
+from recpipe.embedding.tables import ShardedTables
+from recpipe.errors import ConfigError
+from tests.embedding.plain import PlainOptimizer, make_batch, pooled, table_rows
+from tests.embedding.test_window import (
+    DIM,
+    LR,
+    STEPS,
+    TYPES,
+    lanes_of,
+    loss_gradient,
+    ranks_of,
+    rows_of,
+    specs_of,
+    touched,
+)
+from tests.ranks import run_ranks
+
+
+def layouts(specs, sharding, world, mixed):
+    local = 2 if world == 4 else world
+    out = []
+    for i, spec in enumerate(specs):
+        kind = [t for t in TYPES if t != "replicated"][i % 6] if sharding == "mixed" else sharding
+        exchange = "window" if mixed and i % 2 else "pooled"
+        out.append(make_layout(spec, kind, ranks_of(kind, i, world, local), local, exchange, 4))
+    return out
+
+
+def train(rank, world, sharding, optimizer, kind, micro, mixed):
+    specs, groups, traffic = specs_of(kind), Groups.create(), Traffic()
+    tables = ShardedTables(
+        layouts(specs, sharding, world, mixed), RowOptimizer(optimizer, eps=1e-6),
+        lambda t, a, b: table_rows(t, a, b, DIM, torch.float32), lanes_of(groups, traffic), torch.float32, groups.control,
+    )  # fmt: skip
+    outputs = []
+    for step in range(STEPS):
+        batch = make_batch(rows_of(rank, step), specs, 100 * step + rank, kind, torch.float32)
+        window = tables.open(batch.microbatches(micro), header=(batch.num_rows,))
+        window.request()
+        assert window.headers.flatten().tolist() == [rows_of(r, step) for r in range(world)]
+        window.lookup(LR)
+        for m in range(micro):
+            window.send_rows(m)
+        got = [window.pool(m) for m in range(micro)]
+        outputs.append(torch.cat(got))
+        for m in range(micro):
+            window.add_gradient(m, loss_gradient(got[m]))
+            window.send_gradients(m)
+        window.update(step + 1)
+    entries = {
+        name: (entry.shape, [(p.offsets, p.tensor.clone(), p.saved) for p in entry.pieces])
+        for name, entry in tables.entries().items()
+    }
+    return outputs, entries, dict(traffic.sent)
+
+
+def plain(world, optimizer, kind):
+    specs = specs_of(kind)
+    tables = [table_rows(i, 0, s.num_rows, DIM, torch.float32).requires_grad_() for i, s in enumerate(specs)]
+    rule = PlainOptimizer(optimizer, tables, l2=0.0, eps=1e-6)
+    outputs = []
+    for step in range(STEPS):
+        batches = [make_batch(rows_of(r, step), specs, 100 * step + r, kind, torch.float32) for r in range(world)]
+        got = [pooled(tables, specs, batch) for batch in batches]
+        outputs.append([g.detach() for g in got])
+        for table in tables:
+            table.grad = torch.zeros_like(table)
+        if any(batch.num_rows for batch in batches):
+            sum((3 * g).sin().sum() for g in got).backward()
+        rule.step(tables, [touched(batches, i) for i in range(len(specs))], LR)
+    return outputs, tables, rule
+
+
+def assert_same(results, expected):
+    outputs, tables, rule = expected
+    covered = {}
+    for rank, (got, entries, _) in enumerate(results):
+        for step in range(STEPS):
+            torch.testing.assert_close(got[step], outputs[step][rank], atol=2e-6, rtol=2e-6)
+        for name, (shape, pieces) in entries.items():
+            table, tensor = int(name.split(".")[1][1:]), name.split(".")[2]
+            whole = tables[table].data if tensor == "weight" else rule.sums[table]
+            assert tuple(whole.shape) == shape
+            for offsets, value, _ in pieces:
+                part = whole[tuple(slice(o, o + n) for o, n in zip(offsets, value.shape, strict=True))]
+                torch.testing.assert_close(value, part, atol=2e-6, rtol=2e-6)
+                covered[name] = covered.get(name, 0) + value.numel()
+    for name, count in covered.items():
+        assert count >= torch.Size(results[0][1][name][0]).numel(), f"{name} is not wholly held"
+
+
+@pytest.mark.parametrize(
+    ("world", "sharding", "optimizer"),
+    [
+        (1, "table_wise", "rowwise_adagrad"),
+        (2, "table_wise", "rowwise_adagrad"),
+        (2, "row_wise", "rowwise_adagrad"),
+        (4, "table_row_wise", "rowwise_adagrad"),
+        (2, "column_wise", "adagrad"),
+        (4, "table_column_wise", "adagrad"),
+        (4, "grid", "sgd"),
+        (4, "mixed", "adagrad"),
+    ],
+)
+def test_every_type(world, sharding, optimizer):
+    results = run_ranks(train, world, sharding, optimizer, "one_hot", 1, False)
+    assert_same(results, plain(world, optimizer, "one_hot"))
+
+
+@pytest.mark.parametrize("kind", ["multi_hot", "weighted"])
+def test_beside_the_window_exchange_with_microbatches(kind):
+    results = run_ranks(train, 2, "mixed", "adagrad", kind, 3, True)
+    assert_same(results, plain(2, "adagrad", kind))
+
+
+def test_refusals_name_the_table_and_the_way_out():
+    spec = specs_of("one_hot")[0]
+    layout = make_layout(spec, "column_wise", [0, 1], 1, "pooled", 4)
+    with pytest.raises(ConfigError, match=r"t0.*one row-wise Adagrad state a block.*exchange=window"):
+        check_pooled([layout], RowOptimizer("rowwise_adagrad"), torch.float32)
+    with pytest.raises(ConfigError, match="float64"):
+        check_pooled([layout], RowOptimizer("sgd"), torch.float64)
+    with pytest.raises(ConfigError, match="no adam"):
+        check_pooled([layout], RowOptimizer("adam"), torch.float32)
