@@ -16,6 +16,9 @@ from recpipe.model.dropout import relu_dropout_
 class Affine(nn.Linear):
     """``x W^T + b``. Weights start normal with variance 2 / (inputs + outputs), biases at zero."""
 
+    def reset_parameters(self) -> None:
+        """Left to :meth:`reset`, which has the generator."""
+
     def reset(self, generator: torch.Generator) -> None:
         fill_normal(self.weight, math.sqrt(2.0 / (self.in_features + self.out_features)), generator)
         if self.bias is not None:

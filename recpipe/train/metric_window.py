@@ -1,7 +1,7 @@
 """Lifetime and windowed metrics of a training run, from sums alone.
 
-The window is a ring of buckets of rows. Where a step falls is decided by global rows, so the rings of all ranks agree, and
-adding up the states of all ranks gives the state of the run.
+The window is a ring of buckets of rows. Where a step falls is decided by global rows, so the rings of all ranks agree,
+and adding up the states of all ranks gives the state of the run.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class MetricWindow:
         self.state = torch.zeros(1 + num_buckets, len(SUM_NAMES), dtype=torch.float64)
 
     def update(self, logits_B: torch.Tensor, labels_B: torch.Tensor, global_rows: int) -> None:
-        """Adds this rank's rows of a step of ``global_rows`` rows over all ranks. Every rank calls it, also with no rows."""
+        """Adds this rank's rows, maybe none, of a step of ``global_rows`` rows over all ranks. Every rank calls it."""
         self._advance(global_rows)
         sums_S = metric_sums(logits_B, labels_B)
         self.state[0] += sums_S
         self.state[self._slot(self.global_rows)] += sums_S
 
     def reports(self, state: torch.Tensor | None = None) -> Report:
-        """``lifetime_ne, window_ne, ...`` of this rank's state, or of the sum of all ranks' states when that is passed."""
+        """``lifetime_ne, window_ne, ...`` of this rank's state, or of ``state``, the sum of all ranks' states."""
         state = self.state if state is None else state
         parts = {"lifetime": report(state[0]), "window": report(state[1:].sum(dim=0))}
         return {f"{part}_{key}": value for part, values in parts.items() for key, value in values.items()}

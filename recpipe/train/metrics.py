@@ -1,7 +1,7 @@
-"""Metrics of click predictions: AUC from pooled scores, and log loss, NE, calibration and the rest from sums that merge.
+"""Metrics of click predictions: AUC from pooled scores; log loss, NE, calibration and the rest from sums that merge.
 
-AUC is never a mean of AUCs: whoever calls :func:`auc` passes the scores of all rows of all ranks. Everything else follows
-from the sums of :func:`metric_sums`, float64 ``[S]``, which may be added over batches and ranks and saved.
+AUC is never a mean of AUCs: whoever calls :func:`auc` passes the scores of all rows of all ranks. Everything else
+follows from the sums of :func:`metric_sums`, float64 ``[S]``, which may be added over batches and ranks and saved.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def remarks(sums_S: torch.Tensor) -> list[str]:
     spread = math.sqrt(max(sums["squared_predictions"] / rows - mean**2, 0.0))
     if rows > 1 and spread < CONSTANT_SPREAD * min(mean, 1 - mean):
         notes.append(
-            f"predictions are constant (mean {mean:.6g}, standard deviation {spread:.1g} over {rows:.0f} rows): the model "
-            f"has learnt nothing but the base rate; check the learning rates, the labels and that rows are trained"
+            f"predictions are constant (mean {mean:.6g}, standard deviation {spread:.1g} over {rows:.0f} rows): the "
+            f"model has learnt nothing but a rate; check the learning rates, the labels and that rows are trained"
         )
     return notes
 
