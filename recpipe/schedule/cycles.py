@@ -10,6 +10,9 @@ from recpipe.schedule.ir import Action
 MAX_STARTS = 2000
 """Breadth-first searches made; a cycle among more nodes than this is still found, only perhaps not the shortest."""
 
+_CLEAREST = ("needs", "start", "lane", "issue")
+"""Where an action waits for another for several reasons, the first of these is shown."""
+
 
 def shortest_cycle(graph: Graph) -> list[Edge]:
     """Edges of a shortest cycle in order, empty if there is none."""
@@ -54,7 +57,7 @@ def _label(graph: Graph, cycle: list[int]) -> list[Edge]:
         key = (graph.node_of.get(edge[0], -1), graph.node_of[edge[1]])
         if key in pairs:
             found[key].append(edge)
-    return [found[pair][0] for pair in zip(cycle, cycle[1:] + cycle[:1], strict=True)]
+    return [min(found[pair], key=lambda edge: _CLEAREST.index(edge[2])) for pair in zip(cycle, cycle[1:] + cycle[:1], strict=True)]
 
 
 def describe(graph: Graph, cycle: list[Edge]) -> str:

@@ -18,7 +18,7 @@ class RankMetrics:
 
     Args:
         busy: compute time.
-        window: idle time between its first and its last compute action.
+        window: idle time between its first and its last compute action that takes time.
         flush: makespan minus compute time.
         peak_activations: microbatch activations held at once, in full shares of a rank.
     """
@@ -75,7 +75,7 @@ def measure(program: Program, timeline: Timeline, cost: Cost) -> Metrics:
 
 
 def _rank(program: Program, timeline: Timeline, rank: int) -> RankMetrics:
-    row = timeline.compute(rank)
+    row = [event for event in timeline.compute(rank) if event.end > event.start]
     busy = sum(event.end - event.start for event in row)
     window = max(e.end for e in row) - min(e.start for e in row) - busy if row else 0.0
     peak = max_live(program, rank % program.placement.num_ranks)  # a timeline may show every lane

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from recpipe.errors import ScheduleError
 from recpipe.schedule.deps import Relation
-from recpipe.schedule.ir import WHOLE_STEP, Action, Op, Placement, Program
+from recpipe.schedule.ir import COMPUTE_OPS, WHOLE_STEP, Action, Op, Placement, Program
 
 MODES = ("none", "step", "ahead")
 _BACKWARD = (Op.B, Op.I)
@@ -44,7 +44,8 @@ def add_exchange(program: Program, exchange: Exchange) -> Program:
     orders: list[list[Action]] = []
     for rank, order in enumerate(placed.orders):
         line = _Rank(placed, rank, exchange.buffers)
-        orders.append([one for step in range(program.steps) for one in line.step(order, step, sequence)])
+        parts = _by_step(order, program.steps)
+        orders.append([one for step, part in enumerate(parts) for one in line.step(part, step, sequence)])
     return placed.with_orders(orders)
 
 
@@ -58,11 +59,22 @@ def _common(program: Program, exchange: Exchange) -> list[Template]:
     found = []
     for rank in program.placement.consumers:
         line = _Rank(program, rank, exchange.buffers)
-        found.append(line.sequence([a for a in program.orders[rank] if a.step == 0], ahead))
+        found.append(line.sequence(_by_step(program.orders[rank], program.steps)[0], ahead))
     if any(other != found[0] for other in found):
         line = _Rank(program, program.placement.consumers[0], 0)
-        return line.sequence([a for a in program.orders[line.rank] if a.step == 0], ahead)
+        return line.sequence(_by_step(program.orders[line.rank], program.steps)[0], ahead)
     return found[0]
+
+
+def _by_step(order: tuple[Action, ...], steps: int) -> list[list[Action]]:
+    """Cut an order where the compute of a new step begins; late updates stay where they are."""
+    parts: list[list[Action]] = [[] for _ in range(steps)]
+    current = 0
+    for action in order:
+        if action.op in COMPUTE_OPS:
+            current = max(current, action.step)
+        parts[current].append(action)
+    return parts
 
 
 class _Rank:
@@ -84,9 +96,8 @@ class _Rank:
         items.sort(key=lambda item: spots.of(item) if item[0] in (Op.EO, Op.EG) else spots.ahead())
         return items
 
-    def step(self, order: tuple[Action, ...], step: int, sequence: list[Template]) -> list[Action]:
+    def step(self, part: list[Action], step: int, sequence: list[Template]) -> list[Action]:
         """The actions of one step with the exchange in place."""
-        part = [action for action in order if action.step == step]
         ahead = any(op is Op.PO for op, _, _ in sequence)
         at: dict[int, list[Action]] = {0: self._start(step, ahead)}
         spots = self._spots(part)

@@ -53,60 +53,66 @@ class _Line:
     def move(self, action: Action, length: float) -> None:
         """Put `action` in the first bubble of its window that holds `length`, else in the longest."""
         here = self.order.index(action)
-        low, high, ready = self._window(action, here)
+        carried = self._carried(action, here)
+        low, high, ready = self._window(action, here, carried)
         rest = self.order[:here] + self.order[here + 1 :]
         best, room = here, self._idle(rest, here, ready)
         for place in range(low, high):
-            idle = self._idle(rest, place, ready)
             if room >= length:
                 break
-            inside = place > 0 and rest[place - 1] in self.relation.program.fused
-            if idle > room and not inside:
+            idle = self._idle(rest, place, ready)
+            if idle > room and self._is_open(rest, place):
                 best, room = place, idle
-        self._put(action, rest, best)
+        self._put(action, rest, best, carried)
 
-    def _put(self, action: Action, rest: list[Action], place: int) -> None:
-        """Insert, and bring collectives that must follow it along, in their order."""
-        follows = Op.PO if action.op is Op.PL else Op.EO
-        first = next((k for k, a in enumerate(rest) if a.op is follows and a.step == action.step), place)
-        head, tail = rest[:place], rest[place:]
-        if action.op is Op.EU or first >= place:
-            self.order = [*head, action, *tail]
-            return
-        carried = [a for a in head[first:] if a.op in _COLLECTIVE]
-        kept = [a for a in head[first:] if a.op not in _COLLECTIVE]
-        self.order = [*head[:first], *kept, action, *carried, *tail]
+    def _carried(self, action: Action, here: int) -> list[Action]:
+        """Collectives behind a PL that may be issued later with it: the common order of the exchange stays.
 
-    def _window(self, action: Action, here: int) -> tuple[int, int, float]:
+        Rows of the running step must not wait, so if any are behind it nothing is carried.
+        """
+        if action.op is not Op.PL:
+            return []
+        behind = [a for a in self.order[here:] if a.op in _COLLECTIVE and a.step < action.step]
+        ahead = action._replace(op=Op.PO)
+        return [] if any(a.op is Op.EO for a in behind) else [ahead, *behind]
+
+    def _put(self, action: Action, rest: list[Action], place: int, carried: list[Action]) -> None:
+        """Insert, and bring the carried collectives that would come before it along, in their order."""
+        late = [a for a in rest[:place] if a in carried]
+        head = [a for a in rest[:place] if a not in carried]
+        self.order = [*head, action, *late, *rest[place:]]
+
+    def _window(self, action: Action, here: int, carried: list[Action]) -> tuple[int, int, float]:
         """First and one past the last place allowed, and when its inputs are there."""
-        producers = [a for a in self.relation.producers(action) if a in self.span]
-        guards = [*producers, *self._guards(action)]
+        guards = [a for a in (*self.relation.producers(action), *_guards(action)) if a in self.span]
         spots = [self.order.index(a) for a in guards]
         ready = max((self.span[a][1] for a in guards), default=0.0)
-        users = self._users(action)
-        stop = next((k for k, a in enumerate(self.order) if k > here and a in users), len(self.order))
+        sources = {action, *carried}
+        users = (k for k, a in enumerate(self.order) if k > here and self._waits(a, sources, carried))
+        stop = next(users, len(self.order))
         return max(spots, default=-1) + 1, max(stop, here + 1), ready
 
-    def _guards(self, action: Action) -> list[Action]:
-        """Updates that must come first for rows to be exact: of the step before, or for early rows the one before it."""
-        back = {Op.EL: 1, Op.PL: 2}.get(action.op, 0)
-        guard = action._replace(op=Op.EU, step=action.step - back)
-        return [guard] if back and guard in self.span else []
+    def _waits(self, action: Action, sources: set[Action], carried: list[Action]) -> bool:
+        """Whether `action` must stay behind one of `sources`."""
+        if action in carried:
+            return False
+        needs = (*self.relation.producers(action), *_guards(action))
+        return any(producer in sources for producer in needs)
 
-    def _users(self, action: Action) -> set[Action]:
-        """The first of these ends the window; collectives of the same step are carried along instead."""
-        if action.op is Op.EU:
-            return {action._replace(op=Op.EL, step=action.step + 1), action._replace(op=Op.PL, step=action.step + 2)}
-        if action.op is Op.PL:
-            return {action._replace(op=Op.EU, step=action.step - 1)}
-        first = [a for a in self.order if a.step == action.step and a.op in (Op.F, Op.EG)]
-        return set(first[:1])
+    def _is_open(self, rest: list[Action], place: int) -> bool:
+        """Only in front of compute, so that messages of the compute before leave first; never inside a fused block."""
+        inside = place > 0 and rest[place - 1] in self.relation.program.fused
+        return not inside and self.relation.lane(rest[place]) == COMPUTE
 
     def _idle(self, rest: list[Action], place: int, ready: float) -> float:
         """Idle compute time between the neighbours of `place`, after `ready`."""
         before = next((a for a in reversed(rest[:place]) if self.relation.lane(a) == COMPUTE), None)
         after = next((a for a in rest[place:] if self.relation.lane(a) == COMPUTE), None)
         start = max(ready, self.span[before][1] if before else 0.0)
-        if after is None:
-            return 0.0
-        return self.span[after][0] - start
+        return 0.0 if after is None else self.span[after][0] - start
+
+
+def _guards(action: Action) -> list[Action]:
+    """Updates that must come first for rows to be exact: of the step before, or for early rows of the one before that."""
+    back = {Op.EL: 1, Op.PL: 2}.get(action.op, 0)
+    return [action._replace(op=Op.EU, step=action.step - back)] if back and action.step >= back else []
