@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 
 from recpipe.errors import TrainingError
 
@@ -26,7 +25,7 @@ def metric_sums(logits_B: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
     """
     logits_B, labels_B = _labelled(logits_B, labels_B)
     probs_B = torch.sigmoid(logits_B)
-    loss_B = F.softplus(logits_B, threshold=1e9) - logits_B * labels_B
+    loss_B = logits_B.clamp_min(0) - logits_B * labels_B + torch.log1p(torch.exp(-logits_B.abs()))
     correct_B = (logits_B >= 0) == (labels_B > 0.5)
     columns = (torch.ones_like(logits_B), loss_B, probs_B, probs_B.square(), labels_B, correct_B.double())
     return torch.stack([column.sum() for column in columns]).cpu()
