@@ -16,7 +16,7 @@ ProcessGroup = dist.ProcessGroup
 
 @dataclass(frozen=True)
 class Groups:
-    """One group a lane, all over every rank. None of them exists in a world of one that was never initialised.
+    """One group a lane, all over every rank; a world of one needs none but `control`.
 
     Args:
         rank, world: this process and the number of processes.
@@ -37,9 +37,9 @@ class Groups:
 
     @staticmethod
     def create() -> Groups:
-        """Groups over the initialised default group; collective. Without one: a world of one rank."""
-        if not dist.is_initialized():
-            return Groups(rank=0, world=1)
+        """Groups over the initialised default group; collective. A world of one has the control group only."""
+        if dist.get_world_size() == 1:
+            return Groups(rank=0, world=1, control=dist.group.WORLD)
         lanes = {lane: dist.new_group() for lane in ("ids", "rows", "gradients", "dense", "control")}
         return Groups(rank=dist.get_rank(), world=dist.get_world_size(), **lanes)
 
@@ -61,6 +61,13 @@ class Groups:
         if self.world > 1:
             dist.all_reduce(tensor, group=self.control)
         return tensor
+
+    def broadcast_text(self, text: str) -> str:
+        """Rank 0's text, on every rank. For setup, not for a step."""
+        box = [text]
+        if self.world > 1:
+            dist.broadcast_object_list(box, src=0, group=self.control)
+        return box[0]
 
     def barrier(self) -> None:
         if self.world > 1:

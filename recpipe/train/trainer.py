@@ -50,7 +50,33 @@ class StepResult:
     labels_B: torch.Tensor
 
 
-class Trainer:
+class Scorer:
+    """Model and tables of this rank, forward only.
+
+    Args:
+        model: all blocks, materialised.
+        tables: the sharded tables.
+        seed: of the run.
+    """
+
+    def __init__(self, model: Model, tables: ShardedTables, seed: int = 0) -> None:
+        self.model, self.tables, self.seed = model, tables, seed
+
+    def score(self, batch: Batch) -> PreparedStep:
+        """Opens a window for evaluation: one microbatch, nothing will be updated."""
+        return PreparedStep(batch, [batch], self.tables.open([batch], header=(batch.num_rows,)))
+
+    @torch.no_grad()
+    def logits(self, prepared: PreparedStep) -> torch.Tensor:
+        """Scores the rows of a window opened by `score`, whose rows were requested; logits of B rows."""
+        prepared.tables.lookup()
+        prepared.tables.send_rows(0)
+        rows_BFD = prepared.tables.pool(0)
+        context = StepContext(seed=self.seed, training=False)
+        return self.model(prepared.batch.dense_BD.to(rows_BFD.dtype), rows_BFD, context)
+
+
+class Trainer(Scorer):
     """Model, tables and optimizers of this rank, and the step that moves them.
 
     Args:
@@ -75,10 +101,11 @@ class Trainer:
         microbatches: int = 1,
         seed: int = 0,
     ) -> None:
-        self.model, self.tables, self.reducer = model, tables, reducer
+        super().__init__(model, tables, seed)
+        self.reducer = reducer
         self.dense_optimizer = dense_optimizer
         self.table_lr, self.policy = table_lr, policy
-        self.microbatches, self.seed = microbatches, seed
+        self.microbatches = microbatches
         self.step = 0
         self._base_lrs = [group["lr"] for group in dense_optimizer.param_groups]
 
@@ -108,19 +135,6 @@ class Trainer:
         tables.update(self.step)
         logits_B = torch.cat([logits for _, logits in parts])
         return StepResult(sum(loss for loss, _ in parts), global_rows, logits_B, prepared.batch.labels_B), following
-
-    def score(self, batch: Batch) -> PreparedStep:
-        """Opens a window for evaluation: one microbatch, nothing will be updated."""
-        return PreparedStep(batch, [batch], self.tables.open([batch], header=(batch.num_rows,)))
-
-    @torch.no_grad()
-    def logits(self, prepared: PreparedStep) -> torch.Tensor:
-        """Scores the rows of a window opened by `score`, whose rows were requested; logits of B rows."""
-        prepared.tables.lookup()
-        prepared.tables.send_rows(0)
-        rows_BFD = prepared.tables.pool(0)
-        context = StepContext(seed=self.seed, step=self.step, training=False)
-        return self.model(prepared.batch.dense_BD.to(rows_BFD.dtype), rows_BFD, context)
 
     def _microbatch(self, prepared: PreparedStep, m: int, global_rows: int) -> tuple[float, torch.Tensor]:
         piece, tables = prepared.pieces[m], prepared.tables

@@ -1,0 +1,163 @@
+"""What each worker process runs: training, evaluation, verification, from a composed configuration to files and an exit code."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from recpipe.comm import Groups, Traffic
+from recpipe.embedding.tables import ShardedTables
+from recpipe.errors import ConfigError
+from recpipe.model import build_model
+from recpipe.train import checkpoint
+from recpipe.train.config_text import from_yaml, to_yaml
+from recpipe.train.evaluate import score_split
+from recpipe.train.loop import TrainingLoop
+from recpipe.train.metrics import evaluate
+from recpipe.train.report import Reporter, one_line
+from recpipe.train.run_dir import make_run_dir
+from recpipe.train.setup import Job, build_job, build_tables, init_processes, open_data
+from recpipe.train.state import check_schema, weights
+from recpipe.train.summary import placement_line, plan_json, training_summary
+from recpipe.train.trainer import Scorer
+from recpipe.train.verify import DEFAULT_TOLERANCE, compare_with_reference
+
+logger = logging.getLogger(__name__)
+
+
+def run_train(cfg: Any) -> int:
+    """Trains, evaluates, writes the run directory. Collective over all workers; gives the exit code."""
+    started = time.perf_counter()
+    groups = _start(cfg.launch)
+    job = build_job(cfg, groups)
+    folder = make_run_dir(cfg, "train", groups)
+    text = to_yaml(cfg)
+    loop = TrainingLoop(job, folder, text)
+    if groups.rank == 0:
+        (folder / "config.yaml").write_text(text)
+        (folder / "plan.json").write_text(plan_json(job.tables.layouts, groups.world))
+    _introduce(job, loop)
+    with Reporter(folder if groups.rank == 0 else None, loop.total_steps, cfg.log.progress, cfg.log.tensorboard) as reporter:
+        loop.run(reporter)
+        split = "test" if job.dataset.num_rows("test") else "valid"
+        report, remarks = loop.evaluate(split) if job.dataset.num_rows(split) else ({}, [])
+        if report:
+            reporter.validation(job.trainer.step, cfg.epochs - 1, split, report, remarks)
+    saved = loop.save("final") if cfg.save_checkpoint else None
+    summary = training_summary(loop, split, report, time.perf_counter() - started)
+    if groups.rank == 0:
+        (folder / "summary.json").write_text(json.dumps(summary, indent=2))
+        _conclude(job, summary, folder, saved)
+    _stop()
+    return 0
+
+
+def run_eval(cfg: Any) -> int:
+    """Scores a checkpoint at this world size, whatever the one it was saved at."""
+    groups = _start(cfg.launch)
+    folder = Path(cfg.checkpoint)
+    trained = from_yaml(checkpoint.read_text(folder, "config.yaml"))
+    if cfg.data_path:
+        trained.data.path = cfg.data_path
+    trained.tables, trained.exchange.kind = cfg.tables, "window"
+    dataset = open_data(trained, groups)
+    check_schema(checkpoint.read_json(folder, "schema.json"), dataset.schema)
+    if not dataset.num_rows(cfg.split):
+        raise ConfigError(f"split={cfg.split}: {dataset.source} has no such rows")
+    scorer = _load_scorer(trained, dataset.schema, folder, groups)
+    size = cfg.test_batch_size or trained.test_batch_size or trained.batch_size
+    logits, labels = score_split(scorer, dataset, cfg.split, groups, size, cfg.limit_test_batches)
+    report, remarks = evaluate(logits, labels)
+    if groups.rank == 0:
+        logger.info("%s of %s: %s", cfg.split, dataset.source, one_line(report))
+        for remark in remarks:
+            logger.warning(remark)
+        if cfg.output:
+            scores = torch.sigmoid(logits).tolist()
+            Path(cfg.output).write_text("".join(f"{score:.9g}\n" for score in scores))
+            logger.info("wrote %d scores to %s", len(scores), cfg.output)
+        print(json.dumps({"split": cfg.split, "checkpoint": str(folder), "world_size": groups.world, **report}))
+    _stop()
+    return 0
+
+
+def run_verify(cfg: Any) -> int:
+    """This configuration beside the single-process reference; exit code 1 beyond the tolerance."""
+    groups = _start(cfg.launch)
+    job = build_job(cfg, groups)
+    tolerance = DEFAULT_TOLERANCE[cfg.dtype] if cfg.tolerance is None else cfg.tolerance
+    logger.info("verifying %d steps of %s on %d ranks against one process ...", cfg.steps, cfg.model.name, groups.world)
+    differences = compare_with_reference(job, cfg.steps)
+    passed = all(value <= tolerance for value in differences.values())
+    folder = make_run_dir(cfg, "verify", groups)
+    if groups.rank == 0:
+        result = {"passed": passed, "tolerance": tolerance, "steps": cfg.steps, "world_size": groups.world}
+        result |= {"dtype": cfg.dtype, "differences": differences}
+        (folder / "verify.json").write_text(json.dumps(result, indent=2))
+        for name, value in differences.items():
+            logger.info("  %-14s %.3g%s", name, value, "" if value <= tolerance else "   beyond the tolerance")
+        logger.info("%s (tolerance %g); wrote %s", "same" if passed else "DIFFERENT", tolerance, folder / "verify.json")
+    _stop()
+    return 0 if passed else 1
+
+
+def _start(launch: Any) -> Groups:
+    groups = init_processes(launch)
+    if groups.rank:
+        logging.getLogger("recpipe").setLevel(logging.ERROR)
+    return groups
+
+
+def _stop() -> None:
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _load_scorer(trained: Any, schema: Any, folder: Path, groups: Groups) -> Scorer:
+    model = build_model(trained.model, schema, seed=trained.seed, dtype=getattr(torch, trained.dtype))
+    tables: ShardedTables = build_tables(trained, model, groups, Traffic())
+    scorer = Scorer(model, tables, trained.seed)
+    checkpoint.load(folder, weights(scorer), groups)
+    return scorer
+
+
+def _introduce(job: Job, loop: TrainingLoop) -> None:
+    """Says what is about to be trained, on what, and how it is spread."""
+    cfg, data = job.cfg, job.dataset
+    if job.groups.rank:
+        return
+    logger.info("data: %s", data.source)
+    logger.info("rows: %s", ", ".join(f"{split} {data.num_rows(split):,}" for split in ("train", "valid", "test")))
+    dense = sum(p.numel() for p in job.model.parameters())
+    rows = sum(spec.num_elements for spec in job.model.tables)
+    logger.info("model: %s, %s dense weights, %s in %d tables", job.model.name, f"{dense:,}", f"{rows:,}", len(job.model.tables))
+    logger.info("mesh: %d ranks = %d replicas x %d stages; %s", job.mesh.world, job.mesh.replicas, job.mesh.stages, placement_line(job.tables.layouts))
+    logger.info(
+        "batch: %d a replica, %d global; %d steps an epoch, %d epochs",
+        cfg.batch_size, loop.feed.global_batch, loop.feed.num_steps, cfg.epochs,
+    )  # fmt: skip
+    rest = loop.feed.num_rows % loop.feed.global_batch
+    if rest and not cfg.drop_last_training_batch and cfg.limit_train_batches is None:
+        logger.info("the last step of an epoch has %d rows", rest)
+    elif loop.feed.num_used_rows < loop.feed.num_rows:
+        logger.info("%d rows of an epoch are left out, as asked", loop.feed.num_rows - loop.feed.num_used_rows)
+
+
+def _conclude(job: Job, summary: dict[str, Any], folder: Path, saved: Path | None) -> None:
+    """The result, and where it lies."""
+    if job.dataset.teacher and summary["split"] == "test":
+        teacher = job.dataset.teacher
+        logger.info(
+            "the teacher that made these rows: auc %.4f  logloss %.4f (the best any model can reach)",
+            teacher["auc"], teacher["logloss"],
+        )  # fmt: skip
+    logger.info("%s rows/s in training, %.1f s in all", f"{summary['rows_per_s']:,.0f}", summary["seconds"])
+    logger.info("run directory: %s", folder)
+    if saved is not None:
+        logger.info("score it again with: recpipe eval checkpoint=%s", saved)
