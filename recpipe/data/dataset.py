@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from recpipe.batch import Batch
+from recpipe.data.build import to_batch
 from recpipe.data.check import Policy, check_batch
 from recpipe.data.config import DataConfig
 from recpipe.data.order import Order
-from recpipe.data.rows import Store, to_batch
+from recpipe.data.rows import Store
 from recpipe.errors import ConfigError, nearest
 from recpipe.specs import Schema
 

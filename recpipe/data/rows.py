@@ -1,4 +1,4 @@
-"""Rows as they are stored (row-major, numpy) and the step from there to a batch (feature-major, torch)."""
+"""Rows as they are stored: row-major, numpy, by position. No torch here: preparing files needs none."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
-
-from recpipe.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -77,34 +74,3 @@ def spans(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     counts = stops - starts
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(counts.sum())
-
-
-def to_batch(rows: Rows, first_row: int) -> Batch:
-    """The same rows as a feature-major batch of torch tensors."""
-    if rows.lengths is None:
-        num_rows, num_features = rows.ids.shape
-        ids = rows.ids.T.astype(np.int64).ravel()
-        return Batch(
-            dense_BD=torch.from_numpy(rows.dense),
-            ids_N=torch.from_numpy(ids),
-            lengths_FB=torch.ones(num_features * num_rows, dtype=torch.int32),
-            labels_B=torch.from_numpy(rows.labels),
-            one_hot=True,
-            first_row=first_row,
-        )
-    by_feature = _feature_major(rows.lengths)
-    return Batch(
-        dense_BD=torch.from_numpy(rows.dense),
-        ids_N=torch.from_numpy(rows.ids[by_feature].astype(np.int64)),
-        lengths_FB=torch.from_numpy(rows.lengths.T.astype(np.int32).ravel()),
-        labels_B=torch.from_numpy(rows.labels),
-        weights_N=None if rows.weights is None else torch.from_numpy(rows.weights[by_feature]),
-        first_row=first_row,
-    )
-
-
-def _feature_major(lengths: np.ndarray) -> np.ndarray:
-    """Positions of the row-major ids in feature-major order."""
-    num_rows, num_features = lengths.shape
-    feature = np.repeat(np.tile(np.arange(num_features, dtype=np.uint16), num_rows), lengths.ravel())
-    return np.argsort(feature, kind="stable")

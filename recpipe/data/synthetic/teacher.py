@@ -9,7 +9,9 @@ import numpy as np
 from recpipe.data.config import SyntheticData
 
 RANK = 4
-INTERACTION_SHARE = 0.35
+INTERACTION_SHARE = 0.15
+INTERACTING_FEATURES = 8
+TAIL = 0.25
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,10 @@ class Teacher:
     @classmethod
     def draw(cls, config: SyntheticData, sizes: list[int], rng: np.random.Generator) -> Teacher:
         """A teacher with random weights."""
-        effects = [rng.standard_normal(size, dtype=np.float32) for size in sizes]
+        effects = [rng.standard_normal(size, dtype=np.float32) * _fading(size) for size in sizes]
         vectors = [rng.standard_normal((size, RANK), dtype=np.float32) for size in sizes]
+        for number in np.argsort(sizes, kind="stable")[INTERACTING_FEATURES:]:
+            vectors[number][:] = 0.0
         return cls(rng.standard_normal(config.num_dense, dtype=np.float32), effects, vectors)
 
     def parts(self, dense: np.ndarray, ids: list[np.ndarray], rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -51,6 +55,11 @@ class Teacher:
             total += pooled
             squares += pooled * pooled
         return first, 0.5 * (total * total - squares).sum(axis=1)
+
+
+def _fading(size: int) -> np.ndarray:
+    """Rare ids matter less: what no model can learn from few rows should not decide the score."""
+    return np.arange(1, size + 1, dtype=np.float32) ** -TAIL
 
 
 def _bag(values: np.ndarray, rows: np.ndarray, num_rows: int) -> np.ndarray:

@@ -1,0 +1,110 @@
+"""A file as chunks of whole lines: the same cuts every time it is read."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from recpipe.data.prepare.streams import blocks
+
+SHOWN = 160
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Whole lines of a file.
+
+    Args:
+        index: number of the chunk in its file.
+        data: the lines, each ended by a newline; of a line longer than a chunk, only its beginning.
+        oversized: the chunk is the beginning of one line that is longer than a chunk.
+    """
+
+    index: int
+    data: bytes
+    oversized: bool = False
+
+
+class ChunkReader:
+    """Gives the chunks of a file to whichever thread asks next.
+
+    Args:
+        path: plain, gz or zst text.
+        size: bytes of a chunk, before it is cut at its last newline.
+        skip: bytes at the start that are no rows (a header).
+    """
+
+    def __init__(self, path: Path, size: int, skip: int = 0) -> None:
+        self.lock = threading.Lock()
+        self.checksum = 0
+        self.finished = False
+        self.num_chunks = 0
+        self._size, self._skip = size, skip
+        self._blocks = blocks(path)
+        self._pending = bytearray()
+        self._ended = False
+        self._chunks = self._cut()
+
+    def next(self) -> Chunk | None:
+        """The next chunk, or None at the end; call it with the lock held."""
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            self.finished = True
+        else:
+            self.num_chunks = chunk.index + 1
+        return chunk
+
+    def _fill(self) -> None:
+        """Read until a whole chunk is there or the file ends."""
+        while len(self._pending) < self._size and not self._ended:
+            block = next(self._blocks, None)
+            if block is None:
+                self._ended = True
+                break
+            self.checksum = zlib.crc32(block, self.checksum)
+            if self._skip:
+                used = min(self._skip, len(block))
+                block, self._skip = block[used:], self._skip - used
+            self._pending += block
+
+    def _cut(self) -> Iterator[Chunk]:
+        """Chunks that end with their last newline."""
+        index = 0
+        self._fill()
+        while self._pending:
+            at = self._pending.rfind(b"\n", 0, self._size) + 1
+            if self._ended and len(self._pending) <= self._size:
+                yield Chunk(index, self._rest())
+            elif at:
+                yield Chunk(index, self._take(at))
+            else:
+                yield Chunk(index, self._drop_line(), oversized=True)
+            index += 1
+            self._fill()
+
+    def _take(self, count: int) -> bytes:
+        """The first bytes, removed from what is pending."""
+        data = bytes(self._pending[:count])
+        del self._pending[:count]
+        return data
+
+    def _rest(self) -> bytes:
+        """All that is pending, ended by a newline."""
+        data = self._take(len(self._pending))
+        return data if data.endswith(b"\n") else data + b"\n"
+
+    def _drop_line(self) -> bytes:
+        """Skip a line longer than a chunk; keeps only how it begins."""
+        beginning = bytes(self._pending[:SHOWN])
+        while True:
+            at = self._pending.find(b"\n") + 1
+            if at:
+                del self._pending[:at]
+                return beginning
+            self._pending.clear()
+            self._fill()
+            if not self._pending:
+                return beginning

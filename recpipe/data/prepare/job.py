@@ -1,0 +1,202 @@
+"""One preparation from beginning to end: resumable, and whole or absent under its final name."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recpipe.data.prepare.assign import SPLITS, make_splitter
+from recpipe.data.prepare.disk import check_space
+from recpipe.data.prepare.encode import DenseScale, ShardWriter
+from recpipe.data.prepare.formats import ENDINGS, make_formats
+from recpipe.data.prepare.inputs import MANIFEST, Source, find_sources
+from recpipe.data.prepare.layout import TRAIN, Layout
+from recpipe.data.prepare.manifest import write_manifest
+from recpipe.data.prepare.meter import Meter
+from recpipe.data.prepare.phases import count_features, dense_moments, parse_sources
+from recpipe.data.prepare.pool import run_all
+from recpipe.data.prepare.quarantine import write_quarantine
+from recpipe.data.prepare.ranking import FeatureCounts
+from recpipe.data.prepare.raw import Format
+from recpipe.data.prepare.settings import check_settings, chunk_size, digest, memory_limit, num_threads
+from recpipe.data.prepare.transform import apply
+from recpipe.data.prepare.vocabulary import Encoder, HashEncoder, load_encoder
+from recpipe.errors import DataError
+
+Log = Callable[[str], None]
+WORK = "work"
+
+
+def prepare(config: Any, log: Log) -> Path:
+    """The prepared directory of these settings; written now unless it is there.
+
+    Args:
+        config: attributes of `CriteoData` or `TableData`.
+        log: takes one line of progress.
+
+    Raises:
+        ConfigError: settings that do not fit each other.
+        DataError: files that are missing, damaged or not in the format; too many bad lines; no room on disk.
+    """
+    check_settings(config)
+    sources = find_sources(config.path, config.valid_path, config.test_path, ENDINGS[config.name], f"data={config.name}")
+    name = digest(config, sources)
+    out = Path(config.out).expanduser() if config.out else Path(config.cache_dir) / f"{config.name}-{name}"
+    if _is_ready(out, name):
+        return out
+    with _work_directory(out, name) as partial:
+        if not _is_ready(out, name):
+            _run(config, sources, name, partial, log)
+            _publish(partial, out)
+            log(f"prepared {out}")
+    return out
+
+
+def _is_ready(out: Path, name: str) -> bool:
+    """Whether the result is there; an error where something else is."""
+    if not out.exists():
+        return False
+    if (out / MANIFEST).is_file():
+        found = json.loads((out / MANIFEST).read_text()).get("digest")
+        if found == name:
+            return True
+        raise DataError(f"{out} was prepared from other files or settings ({found}, now {name}); choose another data.out")
+    if any(out.iterdir()):
+        raise DataError(f"{out} is not empty and not a prepared directory; choose another data.out")
+    return False
+
+
+@contextmanager
+def _work_directory(out: Path, name: str) -> Iterator[Path]:
+    """The unfinished directory beside `out`, for this process alone."""
+    partial = out.with_name(out.name + ".partial")
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+        with (out.with_name(out.name + ".lock")).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            partial.mkdir(parents=True, exist_ok=True)
+            _claim(partial, name)
+            yield partial
+    except OSError as error:
+        raise DataError(f"cannot write {error.filename or partial}: {error.strerror or error}") from error
+
+
+def _claim(partial: Path, name: str) -> None:
+    """Continue only what was begun with the same settings and files."""
+    mark = partial / "job.json"
+    if mark.exists() and json.loads(mark.read_text())["digest"] != name:
+        raise DataError(f"{partial} holds the unfinished work of other files or settings; remove it or choose another data.out")
+
+
+def _chunk_size(partial: Path, name: str, config: Any) -> int:
+    """Bytes of a chunk; the work already done decides when there is some."""
+    mark = partial / "job.json"
+    if not mark.exists():
+        size = chunk_size(memory_limit(config.memory_limit), num_threads(config))
+        mark.with_suffix(".new").write_text(json.dumps({"digest": name, "chunk_size": size}))
+        os.replace(mark.with_suffix(".new"), mark)
+    return int(json.loads(mark.read_text())["chunk_size"])
+
+
+def _run(config: Any, sources: list[Source], name: str, partial: Path, log: Log) -> None:
+    """All phases."""
+    formats = make_formats(config, sources)
+    main = [source for source in sources if source.role == "main"]
+    given = bool(config.valid_path or config.test_path)
+    kind = getattr(config, "split", "fraction")
+    splitter = make_splitter(
+        kind, config.valid_fraction, config.test_fraction, given, config.split_seed, len(main)
+    )
+    check_space(partial, sources, formats[0])
+    work, size, threads = partial / WORK, _chunk_size(partial, name, config), num_threads(config)
+    log(f"parsing {len(sources)} file(s) with {threads} thread(s)")
+    with Meter("parsed", log) as meter:
+        parsed = parse_sources(sources, formats, work / "raw", size, threads, meter.add)
+    bad = write_quarantine(partial, sources, parsed.units, config.max_bad_share, log)
+    layout = Layout.of(sources, parsed.units, splitter)
+    _check_rows(layout)
+    counts = _count(config, layout, formats[0], partial, log)
+    writer = _writer(config, layout, formats[0], partial, counts)
+    log(f"writing {len(writer.shards())} shard(s)")
+    records = run_all(lambda shard: writer.write(*shard), writer.shards(), threads)
+    write_manifest(config, name, partial, layout, formats[0], parsed.checksums, counts, writer, records, bad)
+    log(_summary(layout, bad))
+
+
+def _check_rows(layout: Layout) -> None:
+    """There must be something to train on."""
+    if layout.num_rows(TRAIN) == 0:
+        files = ", ".join(str(source.path) for source in layout.sources if source.role == "main")
+        raise DataError(f"no training rows in {files}")
+
+
+def _count(config: Any, layout: Layout, fmt: Format, partial: Path, log: Log) -> list[FeatureCounts] | None:
+    """Vocabularies by frequency; None where ids are hashed."""
+    if config.vocabulary == "hash":
+        return None
+    log(f"counting values of {len(fmt.categorical)} categorical columns in {layout.num_rows(TRAIN):,} training rows")
+    columns = [1 + len(fmt.dense) + number for number in range(len(fmt.categorical))]
+    budget = memory_limit(config.memory_limit) // 3
+    directory = partial / "vocabulary"
+    return count_features(
+        layout, columns, directory, config.frequency_threshold, config.max_ids, budget, num_threads(config)
+    )
+
+
+def _writer(
+    config: Any, layout: Layout, fmt: Format, partial: Path, counts: list[FeatureCounts] | None
+) -> ShardWriter:
+    """The writer of output shards."""
+    done = partial / WORK / "shards"
+    done.mkdir(parents=True, exist_ok=True)
+    scales = _scales(config, layout, fmt)
+    encoders = _encoders(config, fmt, partial, counts)
+    multi = [name in fmt.multi_valued for name in fmt.categorical]
+    return ShardWriter(partial, done, layout, scales, encoders, any(multi), fmt.weighted, config.rows_per_shard)
+
+
+def _scales(config: Any, layout: Layout, fmt: Format) -> list[DenseScale]:
+    """How each dense column is finished."""
+    fill = float(apply(config.dense_transform, np.array([config.dense_missing]))[0])
+    if config.dense_transform != "standardize":
+        return [DenseScale(fill) for _ in fmt.dense]
+    columns = [1 + number for number in range(len(fmt.dense))]
+    moments = dense_moments(layout, columns, fill, num_threads(config))
+    return [DenseScale(fill, mean, deviation, standardized=True) for mean, deviation in moments]
+
+
+def _encoders(config: Any, fmt: Format, partial: Path, counts: list[FeatureCounts] | None) -> list[Encoder]:
+    """From keys to ids, one a categorical column."""
+    if counts is None:
+        return [HashEncoder(config.hash_size, number) for number in range(len(fmt.categorical))]
+    mapped = sum(count.num_ids for count in counts) * 12 > memory_limit(config.memory_limit) // 4
+    directory = partial / "vocabulary"
+    return [load_encoder(directory, f"{number:03d}", count.num_ids, mapped) for number, count in enumerate(counts)]
+
+
+def _publish(partial: Path, out: Path) -> None:
+    """Remove the scaffolding and give the directory its name."""
+    shutil.rmtree(partial / WORK)
+    (partial / "job.json").unlink()
+    for leftover in (partial / "vocabulary").glob("*.json"):
+        leftover.unlink()
+    if out.exists():
+        out.rmdir()
+    os.replace(partial, out)
+    out.with_name(out.name + ".lock").unlink(missing_ok=True)
+
+
+def _summary(layout: Layout, bad: int) -> str:
+    """Rows by split."""
+    rows = ", ".join(f"{layout.num_rows(number):,} {split}" for number, split in enumerate(SPLITS))
+    return f"rows: {rows}; {bad:,} line(s) in quarantine"
+
+

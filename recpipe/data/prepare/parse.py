@@ -1,0 +1,73 @@
+"""Lines to raw rows: each line lands among the rows or among the bad lines, never both, never neither.
+
+A block is parsed whole. Only when that fails is it cut in halves, down to the single line that is to blame, so that one
+rule decides for a line whatever its neighbours are.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+
+from recpipe.data.prepare.raw import BadLine, Converted, Format, Raw, shown
+
+
+def parse_lines(data: bytes, fmt: Format) -> Raw:
+    """Raw rows of some whole lines, in order.
+
+    Args:
+        data: lines, each ended by a newline.
+        fmt: the kind of file.
+    """
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n")
+    pieces: list[Converted] = []
+    bad: list[BadLine] = []
+    lines = data.count(b"\n")
+    _parse(data, 0, lines, fmt, pieces, bad)
+    if not pieces:
+        pieces = [fmt.convert(fmt.read(fmt.example).slice(0, 0).combine_chunks())]
+    table = pa.concat_tables([piece.table for piece in pieces]).combine_chunks()
+    ranges = reduce(lambda a, b: [x.join(y) for x, y in zip(a, b, strict=True)], [piece.ranges for piece in pieces])
+    return Raw(table, ranges, bad, lines)
+
+
+def _parse(data: bytes, first: int, lines: int, fmt: Format, pieces: list[Converted], bad: list[BadLine]) -> None:
+    """Parse these lines, or cut them in halves."""
+    if not lines:
+        return
+    columns = _read(data, lines, fmt)
+    if columns is not None:
+        pieces.append(_usable(data, first, columns, fmt, bad))
+    elif lines == 1:
+        bad.append(BadLine(first, fmt.explain(data[:-1]), shown(data[:-1])))
+    else:
+        middle = data.find(b"\n", len(data) // 2) + 1
+        if middle in (0, len(data)):
+            middle = data.rfind(b"\n", 0, len(data) - 1) + 1
+        upper = data[:middle].count(b"\n")
+        _parse(data[:middle], first, upper, fmt, pieces, bad)
+        _parse(data[middle:], first + upper, lines - upper, fmt, pieces, bad)
+
+
+def _read(data: bytes, lines: int, fmt: Format) -> pa.Table | None:
+    """The columns, or None where the lines and the rows do not correspond one to one."""
+    try:
+        columns = fmt.read(data)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+    return columns if columns.num_rows == lines else None
+
+
+def _usable(data: bytes, first: int, columns: pa.Table, fmt: Format, bad: list[BadLine]) -> Converted:
+    """The usable rows; the others are added to the bad lines."""
+    converted = fmt.convert(columns)
+    if not converted.reasons:
+        return converted
+    text = data.split(b"\n")
+    bad.extend(BadLine(first + row, reason, shown(text[row])) for row, reason in sorted(converted.reasons.items()))
+    keep = np.ones(columns.num_rows, dtype=bool)
+    keep[list(converted.reasons)] = False
+    return fmt.convert(columns.filter(pa.array(keep)).combine_chunks())

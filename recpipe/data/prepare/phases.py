@@ -1,0 +1,145 @@
+"""The phases of a preparation: parse, count, encode. Each leaves a file for every finished piece and skips those it finds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from recpipe.data.prepare.chunks import ChunkReader
+from recpipe.data.prepare.columns import dense_of, keys_of
+from recpipe.data.prepare.counts import KeyCounter
+from recpipe.data.prepare.inputs import Source
+from recpipe.data.prepare.layout import TRAIN, Layout
+from recpipe.data.prepare.moments import Moments
+from recpipe.data.prepare.parse import parse_lines
+from recpipe.data.prepare.pool import run_all
+from recpipe.data.prepare.ranking import FeatureCounts, load_counts, rank_keys, save_counts
+from recpipe.data.prepare.raw import BadLine, Format, Raw, shown
+from recpipe.data.prepare.units import Unit, read_unit, unit_path, write_unit
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What parsing found: the chunks of all files, and the checksum of each file's text."""
+
+    units: list[Unit]
+    checksums: list[int]
+
+
+def parse_sources(
+    sources: list[Source], formats: list[Format], directory: Path, size: int, threads: int, advance: Advance
+) -> Parsed:
+    """Parse all files, several at a time, chunk by chunk.
+
+    Args:
+        sources: the files.
+        formats: how to read each.
+        directory: where parsed chunks go.
+        size: bytes of a chunk.
+        threads: chunks in memory at a time.
+        advance: told the lines of each chunk.
+    """
+    readers = [ChunkReader(source.path, size, fmt.header) for source, fmt in zip(sources, formats, strict=True)]
+    for number in range(len(sources)):
+        (directory / f"{number:04d}").mkdir(parents=True, exist_ok=True)
+    failed = threading.Event()
+
+    def work(worker: int) -> None:
+        try:
+            while (number := _next_reader(readers, worker)) is not None and not failed.is_set():
+                _parse_next(readers[number], number, formats[number], directory, advance)
+        except BaseException:
+            failed.set()
+            raise
+
+    run_all(work, range(threads), threads)
+    units = [
+        read_unit(unit_path(directory, number, index), number)
+        for number, reader in enumerate(readers)
+        for index in range(reader.num_chunks)
+    ]
+    return Parsed(units, [reader.checksum for reader in readers])
+
+
+def _next_reader(readers: list[ChunkReader], worker: int) -> int | None:
+    """An unfinished file: rather one that no other thread reads from at the moment."""
+    open_ones = [number for number, reader in enumerate(readers) if not reader.finished]
+    free = [number for number in open_ones if not readers[number].lock.locked()]
+    choice = free or open_ones
+    return choice[worker % len(choice)] if choice else None
+
+
+def _parse_next(reader: ChunkReader, number: int, fmt: Format, directory: Path, advance: Advance) -> None:
+    """Take the next chunk of a file and parse it, unless that was done before."""
+    with reader.lock:
+        chunk = reader.next()
+    if chunk is None:
+        return
+    path = unit_path(directory, number, chunk.index)
+    if not path.exists():
+        if chunk.oversized:
+            empty = parse_lines(b"", fmt)
+            reason = "line is longer than a chunk of the input"
+            raw = Raw(empty.table, empty.ranges, [BadLine(0, reason, shown(chunk.data))], 1)
+        else:
+            raw = parse_lines(chunk.data, fmt)
+        write_unit(path, raw)
+    advance(read_unit(path, number).lines)
+
+
+def count_features(
+    layout: Layout, columns: list[int], directory: Path, threshold: int, max_ids: int, budget: int, threads: int
+) -> list[FeatureCounts]:
+    """The vocabulary of each categorical column, on training rows.
+
+    Args:
+        layout: rows by chunk and split.
+        columns: numbers of the categorical columns in a raw table.
+        directory: where vocabularies go.
+        threshold, max_ids: see `rank_keys`.
+        budget: bytes for counting, over all threads.
+        threads: columns at a time.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+
+    def count(number: int) -> FeatureCounts:
+        name = f"{number:03d}"
+        done = directory / f"{name}.json"
+        if done.exists():
+            return load_counts(done)
+        counter = KeyCounter(directory / f"{name}.runs", budget // threads)
+        for keep, unit in _train_chunks(layout):
+            counter.add(keys_of(unit.table([columns[number]]).column(0), keep))
+        counts = rank_keys(counter, directory, name, threshold, max_ids)
+        counter.close()
+        save_counts(done, counts)
+        return counts
+
+    return run_all(count, range(len(columns)), threads)
+
+
+def dense_moments(layout: Layout, columns: list[int], fill: float, threads: int) -> list[tuple[float, float]]:
+    """Mean and standard deviation of each dense column over training rows, the same however the input is cut."""
+
+    def measure(column: int) -> tuple[float, float]:
+        moments = Moments()
+        for keep, unit in _train_chunks(layout):
+            values = dense_of(unit.table([column]).column(0), fill)
+            moments.add(values if keep is None else values[keep])
+        return moments.result()
+
+    return run_all(measure, columns, threads)
+
+
+def _train_chunks(layout: Layout) -> Iterator[tuple[np.ndarray | None, Unit]]:
+    """Chunks with training rows, and which rows these are (None: all)."""
+    for number, unit in enumerate(layout.units):
+        count = int(layout.counts[number, TRAIN])
+        if count:
+            yield (None if count == unit.rows else layout.splits(number) == TRAIN), unit

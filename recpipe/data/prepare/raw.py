@@ -1,0 +1,106 @@
+"""What parsing produces: typed columns of one chunk, and the lines that did not parse.
+
+The columns of a raw table, in order: `label` (float32, null where a file has none), `dense` columns (float32, null where
+missing), categorical columns (unsigned keys, null where missing; lists of keys for multi-valued ones), weight lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+LABEL = "label"
+SHOWN = 160
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that went to quarantine: its number in the chunk (from 0), why, and how it begins."""
+
+    line: int
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True)
+class DenseRange:
+    """Raw values of a dense column: smallest, largest, number missing."""
+
+    low: float
+    high: float
+    missing: int
+
+    @classmethod
+    def of(cls, values: np.ndarray, missing: np.ndarray) -> DenseRange:
+        """Of raw values, some of them missing."""
+        present = values[~missing] if missing.any() else values
+        low, high = (float(present.min()), float(present.max())) if len(present) else (float("inf"), float("-inf"))
+        return cls(low, high, int(missing.sum()))
+
+    def join(self, other: DenseRange) -> DenseRange:
+        """Of both."""
+        return DenseRange(min(self.low, other.low), max(self.high, other.high), self.missing + other.missing)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """The rows of one chunk, the ranges of their dense values, the lines that are not among them, the lines it had."""
+
+    table: pa.Table
+    ranges: list[DenseRange]
+    bad: list[BadLine] = field(default_factory=list)
+    lines: int = 0
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Typed columns of some rows.
+
+    Args:
+        table: the raw table of all rows; only of use when there are no reasons.
+        ranges: of the dense columns.
+        reasons: why a row is not usable, by row.
+    """
+
+    table: pa.Table
+    ranges: list[DenseRange]
+    reasons: dict[int, str]
+
+
+class Format(Protocol):
+    """A kind of file."""
+
+    dense: tuple[str, ...]
+    categorical: tuple[str, ...]
+    multi_valued: tuple[str, ...]
+    weighted: dict[int, int]  # categorical column (its number) -> its weight column (number in the raw table)
+    example: bytes  # a line that parses
+    header: int  # bytes before the first line of rows
+
+    def read(self, data: bytes) -> pa.Table:
+        """Columns as in the file; raises `pa.ArrowInvalid` unless every line has them all."""
+
+    def convert(self, columns: pa.Table) -> Converted:
+        """Typed columns, and the reason for each row that is not usable."""
+
+    def explain(self, line: bytes) -> str:
+        """Why this line does not parse."""
+
+
+def nullable(values: np.ndarray, missing: np.ndarray) -> pa.Array:
+    """An Arrow column with nulls where `missing`."""
+    return pa.array(values, mask=missing if missing.any() else None)
+
+
+def dense_values(column: pa.Array, fill: float) -> tuple[np.ndarray, np.ndarray]:
+    """Float64 values of a numeric column, with `fill` where it is null, and where that was."""
+    missing = np.asarray(column.is_null())
+    return np.asarray(column.fill_null(fill) if missing.any() else column).astype(np.float64), missing
+
+
+def shown(line: bytes) -> str:
+    """The beginning of a line as printable text."""
+    return line[:SHOWN].decode("utf-8", "backslashreplace")

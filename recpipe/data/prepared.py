@@ -1,0 +1,135 @@
+"""A prepared directory as a data set: shards mapped when they are first read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recpipe.data.config import DataConfig
+from recpipe.data.dataset import SPLITS, Dataset
+from recpipe.data.prepare.inputs import MANIFEST
+from recpipe.data.prepare.manifest import FORMAT
+from recpipe.data.rows import MemoryStore, Rows
+from recpipe.data.statistics import feature_statistics
+from recpipe.errors import ConfigError, DataError
+from recpipe.specs import Feature, Schema
+
+
+class ShardStore:
+    """Rows of one split in files of equal numbers of rows.
+
+    Args:
+        directory: the prepared directory.
+        records: the manifest's entries of this split, in order.
+        rows_per_shard: rows of each but the last.
+    """
+
+    def __init__(self, directory: Path, records: list[dict[str, Any]], rows_per_shard: int) -> None:
+        self._directory, self._records, self._rows_per_shard = directory, records, rows_per_shard
+        self._open: dict[int, MemoryStore] = {}
+
+    @property
+    def num_rows(self) -> int:
+        return sum(record["rows"] for record in self._records)
+
+    def gather(self, rows: np.ndarray) -> Rows:
+        """The rows at these stored positions, in the order given."""
+        if len(self._records) == 1 or not len(rows):
+            return self._shard(0).gather(rows)
+        shard = rows // self._rows_per_shard
+        if shard[0] == shard[-1] and bool((shard == shard[0]).all()):
+            return self._shard(int(shard[0])).gather(rows - shard[0] * self._rows_per_shard)
+        order = np.argsort(shard, kind="stable")
+        starts = np.flatnonzero(np.diff(shard[order], prepend=-1))
+        groups = np.split(order, starts[1:])
+        parts = [self._shard(int(shard[g[0]])).gather(rows[g] - shard[g[0]] * self._rows_per_shard) for g in groups]
+        return _restore(parts, order)
+
+    def _shard(self, number: int) -> MemoryStore:
+        """A shard, mapped."""
+        if number not in self._open:
+            files = self._records[number]["files"]
+            arrays = {kind: _map(self._directory / file["name"]) for kind, file in files.items()}
+            self._open[number] = MemoryStore.of(Rows(**arrays))
+        return self._open[number]
+
+
+def _map(path: Path) -> np.ndarray:
+    """A mapped array."""
+    try:
+        return np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}; prepare the data again") from error
+
+
+def _restore(parts: list[Rows], order: np.ndarray) -> Rows:
+    """Rows of several shards, put back in the order that was asked for."""
+    back = np.argsort(order, kind="stable")
+    lengths = None
+    if parts[0].lengths is not None:
+        lengths = np.concatenate([part.lengths for part in parts if part.lengths is not None])
+    weights = [part.weights for part in parts if part.weights is not None]
+    joined = Rows(
+        np.concatenate([part.dense for part in parts]),
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        lengths,
+        np.concatenate(weights) if weights else None,
+    )
+    return MemoryStore.of(joined).gather(back)
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a prepared directory.
+
+    Raises:
+        DataError: there is none, or it is damaged or of another format.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        hint = " (an unfinished preparation lies beside it)" if Path(f"{directory}.partial").exists() else ""
+        raise DataError(f"{directory} is not a prepared directory: it has no {MANIFEST}{hint}")
+    try:
+        manifest = json.loads(path.read_text())
+    except ValueError as error:
+        raise DataError(f"{path} is damaged: {error}; prepare the data again") from error
+    if manifest.get("format") != FORMAT:
+        raise DataError(f"{path} has format {manifest.get('format')}, this version reads {FORMAT}; prepare the data again")
+    return dict(manifest)
+
+
+def schema_of(manifest: dict[str, Any]) -> Schema:
+    """Columns as a model sees them."""
+    rows = max(1, sum(manifest["rows"].values()))
+    features = [
+        Feature(entry["name"], entry["num_ids"], entry.get("ids", rows) / rows, entry["weighted"])
+        for entry in manifest["features"]
+    ]
+    return Schema(len(manifest["dense"]), tuple(features))
+
+
+def prepared_dataset(directory: str | Path, config: DataConfig, seed: int) -> Dataset:
+    """The rows of a prepared directory."""
+    if not str(directory):
+        raise ConfigError("data=prepared reads a directory that `recpipe data prepare` wrote: give data.path=DIR")
+    path = Path(directory).expanduser()
+    manifest = read_manifest(path)
+    stores = {
+        split: ShardStore(path, [r for r in manifest["shards"] if r["split"] == split], manifest["rows_per_shard"])
+        for split in SPLITS
+        if manifest["rows"][split]
+    }
+    schema = schema_of(manifest)
+    statistics = feature_statistics(schema, stores["train"])
+    return Dataset(schema, stores, _describe(path, manifest), config, seed, statistics)
+
+
+def _describe(path: Path, manifest: dict[str, Any]) -> str:
+    """One line on where the rows come from."""
+    files = ", ".join(source["name"] for source in manifest["provenance"]["sources"][:3])
+    more = len(manifest["provenance"]["sources"]) - 3
+    rows = ", ".join(f"{count:,} {split}" for split, count in manifest["rows"].items())
+    return f"{files}{f' and {more} more' if more > 0 else ''}, prepared in {path}: {rows}"
