@@ -1,0 +1,60 @@
+"""The ``recpipe`` program: picks the command, shows help, turns errors into one message and an exit code.
+
+Nothing here imports torch or hydra, so help is quick and ``recpipe doctor`` runs in a broken environment.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from recpipe import __version__
+from recpipe.cli.commands import COMMANDS, help_line, load
+from recpipe.cli.failure import EXIT_CONFIG, guarded
+from recpipe.errors import ConfigError, nearest
+
+USAGE = """usage: recpipe COMMAND [key=value ...]
+       recpipe COMMAND --help | --cfg job | --multirun key=a,b
+       recpipe --help | --version
+
+commands:
+"""
+AFTER = """
+Settings are Hydra overrides: recpipe train model=dcn_v2 data=criteo data.path=FILE launch.nproc=4
+Every setting of a command and its groups: recpipe COMMAND --help
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command. Returns the exit code: 0, 1 for failures, 2 for wrong settings, 130 for Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help(), end="")
+        return 0 if arguments else EXIT_CONFIG
+    if arguments[0] in ("-V", "--version"):
+        print(f"recpipe {__version__}")
+        return 0
+    return guarded(_runner(arguments[0], arguments[1:]))
+
+
+def _help() -> str:
+    lines = [f"  {name:<10}{help_line(name)}\n" for name in COMMANDS]
+    return USAGE + "".join(lines) + AFTER
+
+
+def _runner(name: str, arguments: list[str]) -> Callable[[], int]:
+    def run() -> int:
+        if name not in COMMANDS:
+            raise ConfigError(f"{name}: no such command; {nearest(name, COMMANDS)}")
+        module = load(name)
+        if module.CONFIG is None:
+            return int(module.main(arguments))
+        from recpipe.cli.app import run_command
+
+        return run_command(module, name, arguments)
+
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main())
