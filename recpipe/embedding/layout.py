@@ -60,7 +60,8 @@ class TableLayout:
         spec: the table.
         sharding: one of `SHARDING_TYPES`.
         exchange: ``window`` or ``pooled``.
-        shards: row-block-major; the rectangles tile the table. Empty row blocks are left out.
+        shards: row-block-major; the rectangles tile the table. Empty row blocks are left out, but for the pooled exchange:
+            TorchRec wants a shard for each rank.
     """
 
     spec: TableSpec
@@ -129,7 +130,7 @@ def make_layout(
         Shard(rows[i], rows[i + 1], cols[j], cols[j + 1], grid[i][j])
         for i in range(len(grid))
         for j in range(len(grid[0]))
-        if rows[i] < rows[i + 1]
+        if rows[i] < rows[i + 1] or exchange == "pooled"
     )
     return TableLayout(spec, sharding, shards, exchange)
 

@@ -111,7 +111,7 @@ class PooledExchange:
         for local in sharded.local_shards():
             row, col = (*local.metadata.shard_offsets, 0)[:2]
             matching = [s for s in mine if s.row_start == row and s.col_start in (col, 0)]
-            if matching:
+            if matching and local.tensor.numel():
                 out.append((matching[0], local.tensor.detach()))
         return out
 
