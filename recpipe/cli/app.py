@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ import hydra
 from recpipe.cli.conf_path import conf_dir
 from recpipe.cli.schemas import primary
 from recpipe.errors import ConfigError
+from recpipe.train.logs import log_plainly
 
 
 def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
@@ -22,7 +22,7 @@ def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
     folder = conf_dir()
     if folder is None:
         raise ConfigError("the conf directory is missing from this installation; see recpipe doctor")
-    _log_plainly()
+    log_plainly()
     codes: list[int] = []
 
     def task(cfg: Any) -> None:
@@ -31,11 +31,6 @@ def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
     with _as_program(f"recpipe {name}", arguments):
         hydra.main(version_base="1.3", config_path=str(folder), config_name=primary(module, name))(task)()
     return max(codes, default=0)
-
-
-def _log_plainly() -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
-    logging.getLogger("recpipe").setLevel(logging.INFO)
 
 
 @contextmanager

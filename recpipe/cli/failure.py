@@ -7,9 +7,9 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 from recpipe.errors import ConfigError, RecpipeError
+from recpipe.train.failures import AlreadyReported, describe
 
 EXIT_FAILURE = 1
 EXIT_CONFIG = 2
@@ -27,23 +27,17 @@ def guarded(run: Callable[[], int]) -> int:
         # The reader of our output has gone; a second failure at interpreter exit would print a trace.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
+    except AlreadyReported:
+        return EXIT_FAILURE
     except RecpipeError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_FAILURE
     except Exception as error:
-        print(f"error: {describe(error)}\nThe full trace is in {save_trace(error)}", file=sys.stderr)
+        print(f"error: {describe(error)}\nThe full trace is in {_save_trace(error)}", file=sys.stderr)
         return EXIT_FAILURE
 
 
-def describe(error: BaseException) -> str:
-    """Kind, message and place of an unexpected error, in one line or few."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return f"unexpected {type(error).__name__}: {str(error).strip()}{place}"
-
-
-def save_trace(error: BaseException) -> str:
-    """Writes the whole trace to a new file; gives its path."""
+def _save_trace(error: BaseException) -> str:
     handle, path = tempfile.mkstemp(prefix="recpipe-", suffix=".txt")
     with os.fdopen(handle, "w") as file:
         file.writelines(traceback.format_exception(error))
