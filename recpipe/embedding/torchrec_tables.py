@@ -10,8 +10,10 @@ import torch.distributed as dist
 
 from recpipe.embedding.layout import TableLayout
 from recpipe.embedding.optimizers import RowOptimizer
+from recpipe.errors import ConfigError
 
 _NAMES = {"grid": "grid_shard"}
+_BY_NODE = ("table_row_wise", "grid")
 
 
 def make_sharded_bags(layouts: Sequence[TableLayout], optimizer: RowOptimizer, group: dist.ProcessGroup) -> Any:
@@ -28,6 +30,7 @@ def make_sharded_bags(layouts: Sequence[TableLayout], optimizer: RowOptimizer, g
     from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
     from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+    _check_nodes(layouts, group)
     # TorchRec divides row gradients by the world size unless told otherwise; our loss has its divisor already.
     set_gradient_division(False)
     configs = [
@@ -47,6 +50,20 @@ def make_sharded_bags(layouts: Sequence[TableLayout], optimizer: RowOptimizer, g
         fused_params=_fused_params(optimizer),
         device=torch.device("cpu"),
     )
+
+
+def _check_nodes(layouts: Sequence[TableLayout], group: dist.ProcessGroup) -> None:
+    """TorchRec takes the size of a node from LOCAL_WORLD_SIZE; a layout made for other nodes would fail deep inside it."""
+    from torchrec.distributed.comm import get_local_size
+
+    local_size = get_local_size(dist.get_world_size(group))
+    for layout in layouts:
+        node = len({shard.row_start for shard in layout.shards}) if layout.sharding in _BY_NODE else local_size
+        if node != local_size:
+            raise ConfigError(
+                f"exchange=pooled: table {layout.spec.name} is cut for nodes of {node} ranks, but a node has {local_size} "
+                f"here (LOCAL_WORLD_SIZE); set tables.local_size={local_size} or use exchange=window"
+            )
 
 
 def _parameter_sharding(layout: TableLayout) -> Any:

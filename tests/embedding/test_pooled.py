@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -14,7 +16,6 @@ from recpipe.errors import ConfigError
 from tests.embedding.plain import PlainOptimizer, make_batch, pooled, table_rows
 from tests.embedding.test_window import (
     DIM,
-    LR,
     STEPS,
     TYPES,
     lanes_of,
@@ -26,6 +27,9 @@ from tests.embedding.test_window import (
 )
 from tests.ranks import run_ranks
 
+# A tenth of the other tests' rate: in float32 their steep loss makes rounding grow.
+LR = 0.005
+
 
 def layouts(specs, sharding, world, mixed):
     local = 2 if world == 4 else world
@@ -33,11 +37,15 @@ def layouts(specs, sharding, world, mixed):
     for i, spec in enumerate(specs):
         kind = [t for t in TYPES if t != "replicated"][i % 6] if sharding == "mixed" else sharding
         exchange = "window" if mixed and i % 2 else "pooled"
-        out.append(make_layout(spec, kind, ranks_of(kind, i, world, local), local, exchange, 4))
+        ranks = ranks_of(kind, i, world, local)
+        if kind == "column_wise":
+            ranks = ranks[: DIM // 4]
+        out.append(make_layout(spec, kind, ranks, local, exchange, 4))
     return out
 
 
 def train(rank, world, sharding, optimizer, kind, micro, mixed):
+    os.environ["LOCAL_WORLD_SIZE"] = str(2 if world == 4 else world)
     specs, groups, traffic = specs_of(kind), Groups.create(), Traffic()
     tables = ShardedTables(
         layouts(specs, sharding, world, mixed), RowOptimizer(optimizer, eps=1e-6),
