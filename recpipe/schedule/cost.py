@@ -55,7 +55,7 @@ class Cost:
         weight_bytes: gradient bytes of a rank's share.
         near, far: links inside a node and between nodes.
         ranks_per_node: 0 puts every rank on its own node.
-        delay: extra latency of a message between ranks i and i+1, for each i; missing ones are 0.
+        delay: extra latency of a message between ranks i and i+1 of a lane, for each i; missing ones are 0.
         route, lookup, update: ED, the row gather (PL and EL together) and EU on one rank, once a step.
         row_bytes: row bytes that one consumer receives in a step; its gradients are as many.
         first_use: share of the rows first needed by each microbatch; empty for even shares.
@@ -188,10 +188,10 @@ class Durations:
 
     def _chunk(self, action: Action) -> float:
         stages = self.place.num_stages
-        return self.cost.share(action.stage, stages) * self.place.num_ranks / stages
+        return self.cost.share(action.stage, stages) * self.place.chunk
 
     def _compute(self, action: Action) -> float:
-        return self.cost.compute(action.op, action.stage, self.place.num_stages, self.place.num_ranks)
+        return self.cost.compute(action.op, action.stage, self.place.num_stages, self.place.width)
 
     def _row_share(self, action: Action) -> float:
         early = self.cost.early if action.step in self._early_steps else 0.0
@@ -213,7 +213,7 @@ class Durations:
         if action.op in (Op.PO, Op.EO, Op.EG):
             return self._exchange.time(self.num_bytes(action))
         here, there = self.place.rank_of(action), self._other_end(action)
-        low = min(here, there)
+        low = min(here, there) % self.place.width
         delay = self.cost.delay[low] if abs(here - there) == 1 and low < len(self.cost.delay) else 0.0
         return self.cost.link(here, there).time(self.cost.activation_bytes) + delay
 

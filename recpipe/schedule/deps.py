@@ -13,7 +13,7 @@ at both ends, so two directions between the same ranks never wait for each other
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from recpipe.schedule.ir import COMPUTE_OPS, EMBEDDING_OPS, WHOLE_STEP, Action, Op, Program
@@ -65,6 +65,7 @@ class Relation:
         self._present = {action for order in program.orders for action in order}
         self.reduces = program.num_copies > 1
         self.embeds = bool(self.place.tables)
+        self._channels: dict[tuple[Op, int, int], Channel] = {}
         self._tables = frozenset(self.place.tables)
         self._block = dict(self._blocks()) if program.fused else {}
         self._partner = {name: action for action, name in self._block.items() if action != name}
@@ -95,23 +96,28 @@ class Relation:
 
     def channel(self, action: Action) -> Channel:
         """Channel of a message."""
-        row = self.place.ranks[action.replica]
-        sender = sent_stage(action)
-        if action.op in (Op.SA, Op.RA):
-            return Channel(row[sender], row[sender + 1], "activation")
-        return Channel(row[sender], row[sender - 1], "gradient")
+        key = (action.op, action.stage, action.replica)
+        found = self._channels.get(key)
+        if found is None:
+            row, sender = self.place.ranks[action.replica], sent_stage(action)
+            there, kind = (sender + 1, "activation") if action.op in (Op.SA, Op.RA) else (sender - 1, "gradient")
+            found = self._channels[key] = Channel(row[sender], row[there], kind)
+        return found
 
     def join(self, action: Action) -> tuple[object, ...] | None:
         """Key shared by the actions that must meet; None for an action that meets nobody."""
-        op, step = action.op, action.step
-        if is_message(op):
-            kind = "activation" if op in (Op.SA, Op.RA) else "gradient"
-            return kind, sent_stage(action), action.microbatch, action.replica, step
+        op, stage, microbatch, replica, step = action
+        if op is Op.SA or op is Op.SG:
+            return op, stage, microbatch, replica, step
+        if op is Op.RA:
+            return Op.SA, stage - 1, microbatch, replica, step
+        if op is Op.RG:
+            return Op.SG, stage + 1, microbatch, replica, step
         if op is Op.R:
-            return op, action.stage, step
+            return op, stage, step
         if action in self._block:
             return "block", self._block[action]
-        return (op, action.microbatch, step) if op in COLLECTIVES else None
+        return (op, microbatch, step) if op in COLLECTIVES else None
 
     def members(self, action: Action) -> list[Action]:
         """Every action of lane 0 that joins `action`, itself included, whether or not it is present."""
@@ -131,87 +137,84 @@ class Relation:
 
     def backward(self, action: Action) -> Action:
         """The action that gives the input gradient of this (stage, microbatch): I if the program splits it, else B."""
-        half = action._replace(op=Op.I)
-        return half if half in self._present else action._replace(op=Op.B)
+        half = Action(Op.I, *action[1:])
+        return half if half in self._present else Action(Op.B, *action[1:])
 
     def weights(self, action: Action) -> Action:
         """The action that completes the weight gradient of this (stage, microbatch): W or B."""
-        half = action._replace(op=Op.W)
-        return half if half in self._present else action._replace(op=Op.B)
+        half = Action(Op.W, *action[1:])
+        return half if half in self._present else Action(Op.B, *action[1:])
 
-    def producers(self, action: Action) -> Iterator[Action]:
+    def producers(self, action: Action) -> Sequence[Action]:
         """Actions of the same rank whose result `action` reads. They may be absent from a broken program."""
         op = action.op
         if op is Op.F:
-            yield from self._forward(action)
-        elif op in (Op.B, Op.I):
-            yield action._replace(op=Op.F)
-            yield from self._incoming_gradient(action)
-        elif op is Op.W:
-            yield action._replace(op=Op.I)
-        elif op is Op.SA:
-            yield action._replace(op=Op.F)
-        elif op is Op.SG:
-            yield self.backward(action)
-        elif op in EMBEDDING_OPS:
-            yield from self._embedding(action)
-        elif op is Op.R:
-            yield from self._gradients(action)
-        elif op is Op.OPT:
-            yield from [action._replace(op=Op.R)] if self.reduces else self._gradients(action)
+            return self._forward(action)
+        if op is Op.B or op is Op.I:
+            return (Action(Op.F, *action[1:]), *self._incoming_gradient(action))
+        if op is Op.SA:
+            return (Action(Op.F, *action[1:]),)
+        if op is Op.SG:
+            return (self.backward(action),)
+        if op is Op.W:
+            return (Action(Op.I, *action[1:]),)
+        if op in EMBEDDING_OPS:
+            return tuple(self._embedding(action))
+        if op is Op.R or (op is Op.OPT and not self.reduces):
+            return self._gradients(action)
+        return (Action(Op.R, *action[1:]),) if op is Op.OPT else ()
 
     def _is_local(self, action: Action, other_stage: int) -> bool:
         row = self.place.ranks[action.replica]
         return row[other_stage] == row[action.stage]
 
-    def _forward(self, action: Action) -> Iterator[Action]:
-        if action.stage == 0:
-            if self.embeds:
-                rank = self.place.rank_of(action)
-                yield self.at(action._replace(op=Op.EO), rank)
-                ahead = self.at(action._replace(op=Op.PO, microbatch=WHOLE_STEP), rank)
-                if ahead in self._present:
-                    yield ahead
-        elif self._is_local(action, action.stage - 1):
-            yield action._replace(stage=action.stage - 1)
-        else:
-            yield action._replace(op=Op.RA)
+    def _forward(self, action: Action) -> Sequence[Action]:
+        _, stage, microbatch, replica, step = action
+        if stage == 0:
+            return self._rows(action) if self.embeds else ()
+        if self._is_local(action, stage - 1):
+            return (Action(Op.F, stage - 1, microbatch, replica, step),)
+        return (Action(Op.RA, *action[1:]),)
 
-    def _incoming_gradient(self, action: Action) -> Iterator[Action]:
-        if action.stage == self.place.num_stages - 1:
-            return
-        if self._is_local(action, action.stage + 1):
-            yield self.backward(action._replace(stage=action.stage + 1))
-        else:
-            yield action._replace(op=Op.RG)
+    def _rows(self, action: Action) -> Sequence[Action]:
+        """The exchanges that bring the rows of a first stage."""
+        replica, stage = self.place.home(self.place.rank_of(action))
+        here = Action(Op.EO, stage, action.microbatch, replica, action.step)
+        ahead = Action(Op.PO, stage, WHOLE_STEP, replica, action.step)
+        return (here, ahead) if ahead in self._present else (here,)
 
-    def _gradients(self, action: Action) -> Iterator[Action]:
-        for microbatch in range(self.program.microbatches):
-            yield self.weights(action._replace(microbatch=microbatch))
+    def _incoming_gradient(self, action: Action) -> Sequence[Action]:
+        _, stage, microbatch, replica, step = action
+        if stage == self.place.num_stages - 1:
+            return ()
+        if self._is_local(action, stage + 1):
+            return (self.backward(Action(Op.B, stage + 1, microbatch, replica, step)),)
+        return (Action(Op.RG, *action[1:]),)
+
+    def _gradients(self, action: Action) -> Sequence[Action]:
+        _, stage, _, replica, step = action
+        numbers = range(self.program.microbatches)
+        return tuple(self.weights(Action(Op.B, stage, microbatch, replica, step)) for microbatch in numbers)
 
     def _embedding(self, action: Action) -> Iterator[Action]:
-        op, step = action.op, action.step
-        rank = self.place.rank_of(action)
-        whole = action._replace(microbatch=WHOLE_STEP)
-        if op in (Op.EL, Op.PL):
-            yield whole._replace(op=Op.ED)
-        if op is Op.PL:  # which rows the step before does not touch is known once both are routed
-            yield whole._replace(op=Op.ED, step=step - 1)
-        if op in (Op.PO, Op.EO):
-            yield whole._replace(op=Op.ED)
-            if rank in self._tables:
-                yield whole._replace(op=Op.PL if op is Op.PO else Op.EL)
+        op, stage, microbatch, replica, step = action
         if op is Op.EG:
-            for replica, stage in self.place.slots[rank]:
-                if stage == 0:
-                    yield self.backward(Action(Op.B, 0, action.microbatch, replica, step))
-        if op is Op.EU:
-            for microbatch in range(self.program.microbatches):
-                yield action._replace(op=Op.EG, microbatch=microbatch)
+            for copy, first in self.place.slots[self.place.ranks[replica][stage]]:
+                if first == 0:
+                    yield self.backward(Action(Op.B, 0, microbatch, copy, step))
+        elif op is Op.EU:
+            for number in range(self.program.microbatches):
+                yield Action(Op.EG, stage, number, replica, step)
+        elif op is not Op.ED:
+            yield Action(Op.ED, stage, WHOLE_STEP, replica, step)
+        if op is Op.PL:  # which rows the step before does not touch is known once both are routed
+            yield Action(Op.ED, stage, WHOLE_STEP, replica, step - 1)
+        if (op is Op.PO or op is Op.EO) and self.place.ranks[replica][stage] in self._tables:
+            yield Action(Op.PL if op is Op.PO else Op.EL, stage, WHOLE_STEP, replica, step)
 
     def gate(self, rank: int) -> tuple[Action, Action] | None:
         """With a stagger: the compute action of `rank` - 1 that must end, and the first of `rank` that waits for it."""
-        if not self.program.stagger or rank == 0:
+        if not self.program.stagger or rank % self.place.width == 0:
             return None
         before, here = (
             [action for action in self.program.orders[r] if action.op in COMPUTE_OPS] for r in (rank - 1, rank)

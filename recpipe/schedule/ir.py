@@ -100,16 +100,27 @@ class Placement:
     Args:
         ranks: ``ranks[replica][stage]`` is the rank that runs it.
         tables: ranks that hold table shards, ascending; empty when the program has no tables.
+        width: ranks over which one tower's work is shared, the unit of costs and memory; 0 for all ranks here.
     """
 
     ranks: tuple[tuple[int, ...], ...]
     tables: tuple[int, ...] = ()
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.width:
+            object.__setattr__(self, "width", self.num_ranks)
 
     @property
+    def chunk(self) -> float:
+        """Part of a rank's full share that one stage of an even tower is."""
+        return self.width / self.num_stages
+
+    @cached_property
     def num_replicas(self) -> int:
         return len(self.ranks)
 
-    @property
+    @cached_property
     def num_stages(self) -> int:
         return len(self.ranks[0])
 

@@ -94,7 +94,7 @@ def max_live(program: Program, rank: int) -> float:
             peak = max(peak, live)
         elif action.op in (Op.B, Op.W):
             live -= 1
-    return peak * program.placement.num_ranks / program.placement.num_stages
+    return peak * program.placement.chunk
 
 
 def _bytes(program: Program, cost: Cost) -> tuple[dict[str, float], dict[str, float]]:

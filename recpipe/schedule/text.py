@@ -32,6 +32,7 @@ def format_program(program: Program) -> str:
     place = program.placement
     lines = [f"schedule {program.name}"]
     lines += [f"{key} {getattr(program, key)}" for key in _COUNTS]
+    lines.append(f"width {place.width}")
     lines.append(" ".join(["tables", *map(str, place.tables)]))
     lines += [f"replica {k}: {' '.join(map(str, row))}" for k, row in enumerate(place.ranks)]
     lines += [f"rank {r}: {_format_order(program, r)}".rstrip() for r in range(len(program.orders))]
@@ -93,11 +94,11 @@ def _assemble(
     orders: list[tuple[Action, ...]],
     fused: frozenset[Action],
 ) -> Program:
-    missing = [key for key in ("schedule", "tables", *_COUNTS) if key not in head]
-    unknown = sorted(head.keys() - {"schedule", "tables", *_COUNTS})
+    missing = [key for key in ("schedule", "width", "tables", *_COUNTS) if key not in head]
+    unknown = sorted(head.keys() - {"schedule", "width", "tables", *_COUNTS})
     if missing or unknown or not rows:
         raise ScheduleError(f"not a program: missing lines {missing}, unknown lines {unknown}, {len(rows)} replicas.")
-    place = Placement(tuple(rows), tuple(map(int, head["tables"].split())))
+    place = Placement(tuple(rows), tuple(map(int, head["tables"].split())), int(head["width"]))
     if len({len(row) for row in rows}) != 1 or len(orders) != place.num_ranks:
         raise ScheduleError(f"{len(orders)} rank lines for {place.num_ranks} ranks, stages {list(map(len, rows))}.")
     lanes, microbatches, steps, lag, stagger = (int(head[key]) for key in _COUNTS)

@@ -58,15 +58,18 @@ class Timeline:
         return [event for event in self.by_rank[rank] if event.lane == "compute"]
 
 
+_NAMES = {
+    **dict.fromkeys(Op, "compute"),
+    **dict.fromkeys((Op.ED, Op.PO, Op.EO, Op.EG), "embedding"),
+    **dict.fromkeys((Op.SA, Op.SG), "send"),
+    **dict.fromkeys((Op.RA, Op.RG), "receive"),
+    Op.R: "reduce",
+}
+
+
 def lane_name(action: Action) -> str:
     """Lane of `action` as a timeline shows it."""
-    if action.op in (Op.SA, Op.SG):
-        return "send"
-    if action.op in (Op.RA, Op.RG):
-        return "receive"
-    if action.op is Op.R:
-        return "reduce"
-    return "embedding" if action.op in (Op.ED, Op.PO, Op.EO, Op.EG) else "compute"
+    return _NAMES[action.op]
 
 
 def chrome_trace(timeline: Timeline, scale: float = 1.0) -> dict[str, object]:

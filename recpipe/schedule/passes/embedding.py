@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from recpipe.errors import ScheduleError
 from recpipe.schedule.deps import Relation
-from recpipe.schedule.ir import COMPUTE_OPS, WHOLE_STEP, Action, Op, Placement, Program
+from recpipe.schedule.ir import COMPUTE_OPS, WHOLE_STEP, Action, Op, Program
 
 MODES = ("none", "step", "ahead")
 _BACKWARD = (Op.B, Op.I)
@@ -39,7 +39,7 @@ def add_exchange(program: Program, exchange: Exchange) -> Program:
     if exchange.mode == "none":
         return program
     place = program.placement
-    placed = replace(program, placement=Placement(place.ranks, tuple(range(place.num_ranks))))
+    placed = replace(program, placement=replace(place, tables=tuple(range(place.num_ranks))))
     sequence = _common(placed, exchange)
     orders: list[list[Action]] = []
     for rank, order in enumerate(placed.orders):

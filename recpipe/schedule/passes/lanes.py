@@ -18,4 +18,4 @@ def expand(program: Program) -> Program:
     orders = tuple(program.order_of(rank) for rank in range(program.num_ranks))
     shifts = range(0, program.num_copies, place.num_replicas)
     fused = frozenset(action._replace(replica=action.replica + k) for k in shifts for action in program.fused)
-    return replace(program, placement=Placement(rows, tables), orders=orders, lanes=1, fused=fused)
+    return replace(program, placement=Placement(rows, tables, place.width), orders=orders, lanes=1, fused=fused)

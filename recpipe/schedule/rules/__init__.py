@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from recpipe.schedule.rules.base import Rule
 from recpipe.schedule.rules.exchange import complete_chain, same_order
-from recpipe.schedule.rules.messages import causal_messages, channel_order, paired
+from recpipe.schedule.rules.messages import channel_order, paired
 from recpipe.schedule.rules.versions import empty_stores, table_versions, updates, weight_versions
-from recpipe.schedule.rules.work import causal, chained, fused_blocks, once_on_owner, one_forward_one_backward
+from recpipe.schedule.rules.work import fused_blocks, once_on_owner, one_forward_one_backward, results_first
 
 RULES: tuple[Rule, ...] = (
     once_on_owner,
     one_forward_one_backward,
     complete_chain,
     paired,
-    causal,
+    results_first,
     fused_blocks,
-    chained,
-    causal_messages,
     channel_order,
     same_order,
     updates,

@@ -35,6 +35,7 @@ class Context:
     """A program with what every rule looks up.
 
     Attributes:
+        misplaced: (rank, action) pairs that are there before, or on a rank that does not run their stage.
         spot: position of each action in the order of its rank (the first, if it is there twice).
         bound: most activations a rank may hold, in full shares; None for no bound.
     """
@@ -44,14 +45,12 @@ class Context:
         self.place = program.placement
         self.relation = Relation(program)
         self.spot: dict[Action, int] = {}
-        self.twice: list[tuple[int, Action]] = []
+        self.misplaced: list[tuple[int, Action]] = []
         for rank, order in enumerate(program.orders):
+            slots = frozenset(self.place.slots[rank])
             for k, action in enumerate(order):
-                if self.spot.setdefault(action, k) != k or self._is_elsewhere(action, rank):
-                    self.twice.append((rank, action))
-
-    def _is_elsewhere(self, action: Action, rank: int) -> bool:
-        return in_range(self.program, action) and self.place.rank_of(action) != rank
+                if self.spot.setdefault(action, k) != k or (action.replica, action.stage) not in slots:
+                    self.misplaced.append((rank, action))
 
     def before(self, first: Action, second: Action) -> bool:
         """Whether `first` is issued before `second`; both must be present and on one rank."""

@@ -44,19 +44,6 @@ def _sent(context: Context, rank: int, action: Action) -> Iterator[Violation]:
         yield Violation("V7", rank, action, send, f"{send} is missing")
 
 
-def causal_messages(context: Context) -> Iterator[Violation]:
-    """V7: a send is issued after its producer, a receive before its consumer."""
-    for rank, order in enumerate(context.program.orders):
-        for action in order:
-            for producer in context.relation.producers(action):
-                if not (is_message(producer.op) or is_message(action.op)):
-                    continue
-                if producer not in context.spot:
-                    yield Violation("V7", rank, producer, action, f"{producer} is missing")
-                elif not context.before(producer, action):
-                    yield Violation("V7", rank, producer, action, f"{action} is issued before {producer}")
-
-
 def channel_order(context: Context) -> Iterator[Violation]:
     """V5: in every channel messages are received in the order in which they are sent."""
     sent: dict[Channel, list[Action]] = {}

@@ -1,9 +1,10 @@
-"""V1 and V2: every microbatch is computed once, on its owner, in an order that makes sense."""
+"""V1 and V2: every microbatch is computed once, on its owner, and every result exists before it is read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from recpipe.schedule.deps import is_message
 from recpipe.schedule.ir import COMPUTE_OPS, EMBEDDING_OPS, Action, Op
 from recpipe.schedule.rules.base import Context, Violation, family_rule, in_range
 
@@ -12,10 +13,11 @@ def once_on_owner(context: Context) -> Iterator[Violation]:
     """Every action exists in the program's ranges, once, on its rank. Reported under the rule that owns the op."""
     for rank, order in enumerate(context.program.orders):
         for action in order:
-            if not in_range(context.program, action):
-                yield Violation(family_rule(action.op), rank, action, None, "no such stage, replica, microbatch or step")
-    for rank, action in context.twice:
+            if action.microbatch >= context.program.microbatches or not 0 <= action.step < context.program.steps:
+                yield Violation(family_rule(action.op), rank, action, None, "no such microbatch or step")
+    for rank, action in context.misplaced:
         if not in_range(context.program, action):
+            yield Violation(family_rule(action.op), rank, action, None, "no such stage or replica")
             continue
         owner = context.place.rank_of(action)
         why = f"belongs to rank {owner}" if owner != rank else "is issued twice"
@@ -48,15 +50,30 @@ def _complete(forward: Action, spot: dict[Action, int], rank: int) -> Iterator[V
         yield Violation("V1", rank, forward, whole, "the backward is missing")
 
 
-def causal(context: Context) -> Iterator[Violation]:
-    """V2: F before its B or I, I before its W, and on one rank stage before stage."""
+def results_first(context: Context) -> Iterator[Violation]:
+    """V2, V3, V7: an action is issued after the actions whose result it reads: F before its B or I, I before its W, the
+    embedding chain in order and rows before the forward that reads them, sends after and receives before compute.
+    """
+    spot, producers = context.spot, context.relation.producers
     for rank, order in enumerate(context.program.orders):
-        for action in order:
-            if action.op not in COMPUTE_OPS:
+        for k, action in enumerate(order):
+            if action.op is Op.R or action.op is Op.OPT:
                 continue
-            for producer in context.relation.producers(action):
-                if producer.op in COMPUTE_OPS and not _earlier(context, producer, action):
-                    yield Violation("V2", rank, producer, action, f"{action} needs the result of {producer} first")
+            for producer in producers(action):
+                if spot.get(producer, k) >= k:
+                    yield Violation(_pair_rule(producer, action), rank, producer, action, _needs(context, producer, action))
+
+
+def _pair_rule(producer: Action, action: Action) -> str:
+    if producer.op in EMBEDDING_OPS or action.op in EMBEDDING_OPS:
+        return "V3"
+    return "V7" if is_message(producer.op) or is_message(action.op) else "V2"
+
+
+def _needs(context: Context, producer: Action, action: Action) -> str:
+    if producer not in context.spot:
+        return f"{action} needs {producer}, which is missing"
+    return f"{action} needs the result of {producer} first"
 
 
 def fused_blocks(context: Context) -> Iterator[Violation]:
@@ -68,17 +85,3 @@ def fused_blocks(context: Context) -> Iterator[Violation]:
         if other is None or other.op not in (Op.B, Op.I):
             rank = context.place.rank_of(forward)
             yield Violation("V2", rank, forward, other, f"{forward} is fused but no backward follows it")
-
-
-def chained(context: Context) -> Iterator[Violation]:
-    """V3: embedding actions in their order, and rows before the forward that reads them."""
-    for rank, order in enumerate(context.program.orders):
-        for action in order:
-            for producer in context.relation.producers(action):
-                if not ({producer.op, action.op} & EMBEDDING_OPS) or _earlier(context, producer, action):
-                    continue
-                yield Violation("V3", rank, producer, action, f"{action} needs {producer} first")
-
-
-def _earlier(context: Context, first: Action, second: Action) -> bool:
-    return first in context.spot and context.before(first, second)
