@@ -28,7 +28,12 @@ def primary(module: ModuleType, name: str) -> str:
         for option, record in records.items():
             store.store(group=f"{root}_{group}", name=option, node=record)
         defaults.append({f"optional {root}_{group}@{group}": f"${{{group}}}"})
-    defaults += [module.CONFIG, "_self_", {"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}]
+    defaults += [
+        module.CONFIG,
+        "_self_",
+        {"override hydra/job_logging": "none"},
+        {"override hydra/hydra_logging": "none"},
+    ]
     store.store(name=root, node={"defaults": defaults, "hydra": _hydra_settings(name)})
     return root
 

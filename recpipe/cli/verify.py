@@ -1,4 +1,7 @@
-"""``recpipe verify``: compare a configuration with the single-process reference. The work is in `recpipe.train.session`; this starts the workers."""
+"""``recpipe verify``: compare a configuration with the single-process reference.
+
+The work is in `recpipe.train.session`; this starts the workers.
+"""
 
 from __future__ import annotations
 

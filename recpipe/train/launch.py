@@ -45,7 +45,9 @@ class WorkerEnvironment:
 def worker_environment() -> WorkerEnvironment:
     """Which worker this process is; the only one outside a launch."""
     found = found_workers(os.environ) or {}
-    return WorkerEnvironment(*(int(found.get(key, d)) for key, d in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))))
+    return WorkerEnvironment(
+        *(int(found.get(key, d)) for key, d in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
+    )
 
 
 def found_workers(environ: Mapping[str, str]) -> dict[str, str] | None:
