@@ -17,7 +17,7 @@ def to_batch(rows: Rows, first_row: int) -> Batch:
         return Batch(
             dense_BD=torch.from_numpy(rows.dense),
             ids_N=torch.from_numpy(ids),
-            lengths_FB=torch.ones(num_features * num_rows, dtype=torch.int32),
+            lengths_FB=torch.from_numpy(np.ones(num_features * num_rows, dtype=np.int32)),
             labels_B=torch.from_numpy(rows.labels),
             one_hot=True,
             first_row=first_row,

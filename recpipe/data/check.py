@@ -1,9 +1,13 @@
-"""The checked builder: nothing malformed, out of range or non-finite passes from here to a model."""
+"""The checked builder: nothing malformed, out of range or non-finite passes from here to a model.
+
+What every batch goes through is numpy on the tensors' memory: torch would start its thread pool for arrays this small.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from recpipe.batch import Batch
@@ -75,38 +79,39 @@ def _check_shapes(batch: Batch, schema: Schema) -> None:
 
 def _check_lengths(batch: Batch, schema: Schema) -> None:
     """Lengths are counts, add up to the ids, and are 1 where the batch says so."""
-    lengths, ids = batch.lengths_FB, batch.ids_N.numel()
-    if bool((lengths < 0).any()):
-        at = int(torch.nonzero(lengths < 0)[0])
-        raise DataError(f"malformed batch: length {int(lengths[at])} at {_place(batch, schema, at)}; lengths are counts")
-    if int(lengths.sum()) != ids:
-        raise DataError(f"malformed batch: lengths add up to {int(lengths.sum())} but there are {ids} ids")
-    if batch.one_hot and not bool((lengths == 1).all()):
-        at = int(torch.nonzero(lengths != 1)[0])
+    lengths, ids = batch.lengths_FB.numpy(), batch.ids_N.numel()
+    if lengths.size and lengths.min() < 0:
+        at = int(np.flatnonzero(lengths < 0)[0])
+        raise DataError(f"malformed batch: length {lengths[at]} at {_place(batch, schema, at)}; lengths are counts")
+    total = int(lengths.sum(dtype=np.int64))
+    if total != ids:
+        raise DataError(f"malformed batch: lengths add up to {total} but there are {ids} ids")
+    if batch.one_hot and lengths.size and lengths.max() != 1:
+        at = int(np.flatnonzero(lengths != 1)[0])
         place = _place(batch, schema, at)
         raise DataError(f"malformed batch: one_hot, yet length {int(lengths[at])} at {place}")
 
 
 def _check_labels(batch: Batch) -> None:
     """Labels are 0, 1, or NaN where a file had none."""
-    labels = batch.labels_B
-    bad = ~((labels == 0) | (labels == 1) | torch.isnan(labels))
-    if bool(bad.any()):
-        row = int(torch.nonzero(bad)[0])
+    labels = batch.labels_B.numpy()
+    bad = ~((labels == 0) | (labels == 1) | np.isnan(labels))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
         raise DataError(f"label {float(labels[row])} in row {batch.first_row + row} is neither 0 nor 1")
 
 
 def _drop_non_finite(batch: Batch, schema: Schema, policy: Policy) -> Batch:
     """Stop at a non-finite dense value or id weight, or drop its row."""
-    bad = ~torch.isfinite(batch.dense_BD).all(dim=1)
-    if batch.weights_N is not None and not bool(torch.isfinite(batch.weights_N).all()):
+    bad = torch.from_numpy(~np.isfinite(batch.dense_BD.numpy()).all(axis=1))
+    if batch.weights_N is not None and not np.isfinite(batch.weights_N.numpy()).all():
         at = torch.nonzero(~torch.isfinite(batch.weights_N)).flatten()
         bag = _bag_of(batch)[at]
         if policy.non_finite == "error":
             place = _place(batch, schema, int(bag[0]))
             raise DataError(f"weight {float(batch.weights_N[at[0]])} at {place}; data.non_finite=drop drops such rows")
         bad[bag % batch.num_rows] = True
-    if not bool(bad.any()):
+    if not bad.numpy().any():
         return batch
     if policy.non_finite == "error":
         row = int(torch.nonzero(bad)[0])
@@ -136,16 +141,20 @@ def keep_rows(batch: Batch, keep_B: torch.Tensor) -> Batch:
 
 
 def _repair_ids(batch: Batch, schema: Schema, policy: Policy) -> Batch:
-    """Apply the bad-id policy; the common case costs one comparison of all ids."""
+    """Apply the bad-id policy; the common case costs one pass over all ids."""
     if batch.num_rows == 0 or not schema.features:
         return batch
-    sizes = torch.tensor([feature.num_ids for feature in schema.features])
-    per_feature = batch.lengths_FB.view(len(schema.features), -1).sum(1)
-    size_N = sizes.repeat_interleave(per_feature)
-    bad = (batch.ids_N < 0) | (batch.ids_N >= size_N)
-    if not bool(bad.any()):
+    sizes = np.array([feature.num_ids for feature in schema.features])
+    ids, num_features = batch.ids_N.numpy(), len(sizes)
+    if batch.one_hot:
+        grid = ids.reshape(num_features, -1)
+        if grid.min() >= 0 and (grid.max(axis=1) < sizes).all():
+            return batch
+    size_N = np.repeat(sizes, batch.lengths_FB.numpy().reshape(num_features, -1).sum(axis=1))
+    bad = (ids < 0) | (ids >= size_N)
+    if not bad.any():
         return batch
-    return _apply(batch, schema, policy, bad, size_N)
+    return _apply(batch, schema, policy, torch.from_numpy(bad), torch.from_numpy(size_N))
 
 
 def _apply(batch: Batch, schema: Schema, policy: Policy, bad: torch.Tensor, size_N: torch.Tensor) -> Batch:

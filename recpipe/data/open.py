@@ -15,7 +15,7 @@ Log = Callable[[str], None]
 
 
 def prepare_dataset(config: Any, log: Log = logger.info) -> None:
-    """Do once what reading needs: parse files into a cached directory. One process calls this before the others open."""
+    """Do once what reading needs: parse files into a cached directory. One process does this before the others open."""
     _check_name(config)
     if config.name in ("criteo", "table"):
         from recpipe.data.prepare.job import prepare

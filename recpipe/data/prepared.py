@@ -97,7 +97,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"{path} is damaged: {error}; prepare the data again") from error
     if manifest.get("format") != FORMAT:
-        raise DataError(f"{path} has format {manifest.get('format')}, this version reads {FORMAT}; prepare the data again")
+        found = manifest.get("format")
+        raise DataError(f"{path} has format {found}, this version reads {FORMAT}; prepare the data again")
     return dict(manifest)
 
 

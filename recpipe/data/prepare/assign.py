@@ -1,7 +1,7 @@
 """Which split a row belongs to: by a seeded draw from its position, by day, or by the file it came from.
 
-The position of a row is its number among all usable rows of the main files, so the choice does not depend on how the rows
-are cut into files or chunks.
+The position of a row is its number among all usable rows of the main files, so the choice does not depend on how the
+rows are cut into files or chunks.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def make_splitter(
     """
     if kind == "days":
         if given or max(valid_share, test_share) > 0:
-            raise ConfigError("data.split=days holds out the last day: leave out valid_path, test_path and the fractions")
+            raise ConfigError("data.split=days holds out the last day: give no valid_path, test_path or fractions")
         if num_main_files < 2:
             raise DataError("data.split=days needs at least two day files (the last one is held out)")
         return Splitter("days", 0.0, 0.0, seed)
@@ -75,5 +75,6 @@ def make_splitter(
     default = 0.0 if given else 0.1
     shares = [default if share == -1 else share for share in (valid_share, test_share)]
     if min(shares) < 0 or sum(shares) >= 1:
-        raise ConfigError(f"data.valid_fraction={shares[0]} and data.test_fraction={shares[1]} must leave rows to train on")
+        valid, test = shares
+        raise ConfigError(f"data.valid_fraction={valid} and data.test_fraction={test} must leave rows to train on")
     return Splitter("fraction", shares[0], shares[1], seed)

@@ -25,5 +25,5 @@ def dense_of(column: pa.ChunkedArray | pa.Array, fill: float) -> np.ndarray:
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """A column as one array."""
     if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [column.combine_chunks()])
+        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([column.combine_chunks()])
     return column

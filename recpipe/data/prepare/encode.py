@@ -16,8 +16,8 @@ from recpipe.data.prepare.assign import SPLITS
 from recpipe.data.prepare.columns import dense_of, one_array
 from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.npy import NpyWriter, digest_of
-from recpipe.data.prepare.vocabulary import MISSING, RARE, Encoder
 from recpipe.data.prepare.transform import standardize
+from recpipe.data.prepare.vocabulary import MISSING, RARE, Encoder
 
 
 @dataclass(frozen=True)

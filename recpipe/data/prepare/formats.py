@@ -30,13 +30,14 @@ def _criteo(config: Any, source: Source) -> Format:
     fields = field_count(sample)
     if fields not in (FIELDS, FIELDS - 1):
         raise DataError(
-            f"{source.path} is not in the Criteo format: its lines have {fields} tab-separated fields, expected {FIELDS} "
-            f"(label, 13 integers, 26 hex values) or {FIELDS - 1} (no label); data=table reads other files"
+            f"{source.path} is not in the Criteo format: its lines have {fields} tab-separated fields, "
+            f"expected {FIELDS} (label, 13 integers, 26 hex values) or {FIELDS - 1} (no label); "
+            f"data=table reads other files"
         )
     labelled = fields == FIELDS
     if not labelled and source.role != "test":
         raise DataError(
-            f"{source.path} has no labels ({fields} fields a line, labelled lines have {FIELDS}): it cannot be trained or "
-            f"validated on; to score it, give it as data.test_path"
+            f"{source.path} has no labels ({fields} fields a line, labelled lines have {FIELDS}): "
+            f"it cannot be trained or validated on; to score it, give it as data.test_path"
         )
     return CriteoFormat(config.dense_transform, config.dense_missing, labelled, config.dense_ids)

@@ -65,7 +65,8 @@ def _files(path: Path, endings: tuple[str, ...]) -> list[Path]:
     days = [file for file in files if re.fullmatch(r"day_\d+", _stem(file))]
     chosen = train[:1] or days or files
     if not chosen:
-        raise DataError(f"{path} has no data files (names end in {', '.join(e or 'nothing' for e in endings)}, .gz, .zst)")
+        known = ", ".join(ending or "nothing" for ending in endings)
+        raise DataError(f"{path} has no data files (names end in {known}, then .gz, .zst or nothing)")
     return sorted(chosen, key=_by_number)
 
 
@@ -102,5 +103,5 @@ def _check_distinct(sources: list[Source]) -> None:
     for source in sources:
         known = source.path.resolve()
         if known in seen:
-            raise ConfigError(f"{source.path} is given as {seen[known]} and as {source.role}; rows must be held out once")
+            raise ConfigError(f"{source.path} is given as {seen[known]} and as {source.role}; hold rows out")
         seen[known] = source.role

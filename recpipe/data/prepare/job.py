@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from recpipe.data.prepare.assign import SPLITS, make_splitter
+from recpipe.data.prepare.assign import SPLITS, TRAIN, make_splitter
 from recpipe.data.prepare.disk import check_space
 from recpipe.data.prepare.encode import DenseScale, ShardWriter
 from recpipe.data.prepare.formats import ENDINGS, make_formats
 from recpipe.data.prepare.inputs import MANIFEST, Source, find_sources
-from recpipe.data.prepare.layout import TRAIN, Layout
+from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.manifest import write_manifest
 from recpipe.data.prepare.meter import Meter
 from recpipe.data.prepare.phases import count_features, dense_moments, parse_sources
@@ -47,7 +47,8 @@ def prepare(config: Any, log: Log) -> Path:
         DataError: files that are missing, damaged or not in the format; too many bad lines; no room on disk.
     """
     check_settings(config)
-    sources = find_sources(config.path, config.valid_path, config.test_path, ENDINGS[config.name], f"data={config.name}")
+    endings = ENDINGS[config.name]
+    sources = find_sources(config.path, config.valid_path, config.test_path, endings, f"data={config.name}")
     name = digest(config, sources)
     out = Path(config.out).expanduser() if config.out else Path(config.cache_dir) / f"{config.name}-{name}"
     if _is_ready(out, name):
@@ -68,7 +69,7 @@ def _is_ready(out: Path, name: str) -> bool:
         found = json.loads((out / MANIFEST).read_text()).get("digest")
         if found == name:
             return True
-        raise DataError(f"{out} was prepared from other files or settings ({found}, now {name}); choose another data.out")
+        raise DataError(f"{out} holds other files or settings ({found}, not {name}); choose another data.out")
     if any(out.iterdir()):
         raise DataError(f"{out} is not empty and not a prepared directory; choose another data.out")
     return False
@@ -93,7 +94,7 @@ def _claim(partial: Path, name: str) -> None:
     """Continue only what was begun with the same settings and files."""
     mark = partial / "job.json"
     if mark.exists() and json.loads(mark.read_text())["digest"] != name:
-        raise DataError(f"{partial} holds the unfinished work of other files or settings; remove it or choose another data.out")
+        raise DataError(f"{partial} is unfinished work of other settings; remove it or choose another data.out")
 
 
 def _chunk_size(partial: Path, name: str, config: Any) -> int:
@@ -112,9 +113,7 @@ def _run(config: Any, sources: list[Source], name: str, partial: Path, log: Log)
     main = [source for source in sources if source.role == "main"]
     given = bool(config.valid_path or config.test_path)
     kind = getattr(config, "split", "fraction")
-    splitter = make_splitter(
-        kind, config.valid_fraction, config.test_fraction, given, config.split_seed, len(main)
-    )
+    splitter = make_splitter(kind, config.valid_fraction, config.test_fraction, given, config.split_seed, len(main))
     check_space(partial, sources, formats[0])
     work, size, threads = partial / WORK, _chunk_size(partial, name, config), num_threads(config)
     log(f"parsing {len(sources)} file(s) with {threads} thread(s)")
@@ -151,9 +150,7 @@ def _count(config: Any, layout: Layout, fmt: Format, partial: Path, log: Log) ->
     )
 
 
-def _writer(
-    config: Any, layout: Layout, fmt: Format, partial: Path, counts: list[FeatureCounts] | None
-) -> ShardWriter:
+def _writer(config: Any, layout: Layout, fmt: Format, partial: Path, counts: list[FeatureCounts] | None) -> ShardWriter:
     """The writer of output shards."""
     done = partial / WORK / "shards"
     done.mkdir(parents=True, exist_ok=True)
@@ -198,5 +195,3 @@ def _summary(layout: Layout, bad: int) -> str:
     """Rows by split."""
     rows = ", ".join(f"{layout.num_rows(number):,} {split}" for number, split in enumerate(SPLITS))
     return f"rows: {rows}; {bad:,} line(s) in quarantine"
-
-

@@ -62,13 +62,11 @@ class Layout:
         return int(self.counts[:, split].sum())
 
     def pieces(self, split: int, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """The chunks that hold rows [start, stop) of a split: (chunk, first, last) in rows of the split in that chunk."""
+        """Chunks that hold rows [start, stop) of a split: (chunk, first, last) in rows of the split in the chunk."""
         after = np.cumsum(self.counts[:, split])
         before = after - self.counts[:, split]
         touched = np.flatnonzero((after > start) & (before < stop))
-        return [
-            (int(n), int(max(start - before[n], 0)), int(min(stop, after[n]) - before[n])) for n in touched
-        ]
+        return [(int(n), int(max(start - before[n], 0)), int(min(stop, after[n]) - before[n])) for n in touched]
 
 
 def _firsts(sources: list[Source], units: list[Unit], kind: str) -> np.ndarray:

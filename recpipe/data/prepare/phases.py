@@ -1,4 +1,4 @@
-"""The phases of a preparation: parse, count, encode. Each leaves a file for every finished piece and skips those it finds."""
+"""Parse and count: the phases that read. Each leaves a file for every finished piece and skips those it finds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from recpipe.data.prepare.assign import TRAIN
 from recpipe.data.prepare.chunks import ChunkReader
 from recpipe.data.prepare.columns import dense_of, keys_of
 from recpipe.data.prepare.counts import KeyCounter
 from recpipe.data.prepare.inputs import Source
-from recpipe.data.prepare.layout import TRAIN, Layout
+from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.moments import Moments
 from recpipe.data.prepare.parse import parse_lines
 from recpipe.data.prepare.pool import run_all

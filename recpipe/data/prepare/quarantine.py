@@ -46,8 +46,8 @@ def write_quarantine(
         log(f"{bad:,} of {lines:,} lines are bad: {_say(reasons)}; see {path.name}")
     if bad > max_share * lines:
         raise DataError(
-            f"{bad:,} of {lines:,} lines are bad ({bad / lines:.2%}), more than data.max_bad_share={max_share:.2%} allows: "
-            f"{_say(reasons)}. They are listed in {path}"
+            f"{bad:,} of {lines:,} lines are bad ({bad / lines:.2%}), more than data.max_bad_share={max_share:.2%} "
+            f"allows: {_say(reasons)}. They are listed in {path}"
         )
     return bad
 

@@ -9,9 +9,9 @@ import numpy as np
 from recpipe.data.config import SyntheticData
 
 RANK = 4
-INTERACTION_SHARE = 0.15
-INTERACTING_FEATURES = 8
-TAIL = 0.25
+INTERACTION_SHARE = 0.1
+INTERACTING_FEATURES = 3
+TAIL = 0.4
 
 
 @dataclass(frozen=True)
