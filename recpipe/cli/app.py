@@ -7,29 +7,51 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
 
 import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from recpipe.cli.conf_path import conf_dir
+from recpipe.cli.arguments import split, to_overrides
+from recpipe.cli.conf import find_conf
+from recpipe.cli.explain import check_choices, check_composed, explain, parse
 from recpipe.cli.schemas import primary
-from recpipe.errors import ConfigError
 from recpipe.train.logs import log_plainly
 
 
 def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
-    """Composes and runs; the largest exit code of a sweep's jobs."""
-    folder = conf_dir()
-    if folder is None:
-        raise ConfigError("the conf directory is missing from this installation; see recpipe doctor")
+    """Composes and runs. Returns the largest exit code of a sweep's jobs.
+
+    Raises:
+        ConfigError: settings that do not exist or do not fit.
+    """
+    folder = find_conf()
     log_plainly()
+    flags, words = split(arguments)
+    settings = to_overrides(words, module.SCHEMA)
+    overrides = parse(settings, not {"-m", "--multirun"}.isdisjoint(flags))
+    check_choices(overrides, module, folder)
     codes: list[int] = []
+    failed: list[BaseException] = []
 
-    def task(cfg: Any) -> None:
-        codes.append(module.main(cfg))
+    def task(cfg: DictConfig) -> None:
+        # Hydra would print an error and wrap it: it is kept, and raised when Hydra is done.
+        try:
+            OmegaConf.resolve(cfg)
+            check_composed(cfg, overrides, module, folder)
+            codes.append(module.main(cfg))
+        except Exception as error:
+            failed.append(error)
 
-    with _as_program(f"recpipe {name}", arguments):
-        hydra.main(version_base="1.3", config_path=str(folder), config_name=primary(module, name))(task)()
+    try:
+        with _as_program(f"recpipe {name}", [*flags, *settings]):
+            root = primary(module, name, folder)
+            hydra.main(version_base="1.3", config_path=str(folder), config_name=root)(task)()
+        if failed:
+            raise failed[0]
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, overrides, module, folder) from None
     return max(codes, default=0)
 
 
