@@ -59,6 +59,12 @@ class _SavePlanner(DefaultSavePlanner):
 
 
 class _LoadPlanner(DefaultLoadPlanner):
+    def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:
+        # The default planner replaces what is no tensor by None.
+        tensors = {key: value for key, value in state_dict.items() if not isinstance(value, ShardedEntry)}
+        super().set_up_planner(tensors, metadata, is_coordinator)
+        self.state_dict = state_dict
+
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
         found = self.state_dict[index.fqn]
         return found.__get_tensor_shard__(index) if isinstance(found, ShardedEntry) else super().lookup_tensor(index)
@@ -85,9 +91,8 @@ def save(folder: Path, state: State, texts: Mapping[str, str], groups: Groups) -
     dcp.save(
         _wrap(state),
         checkpoint_id=str(unfinished / "weights"),
-        planner=_SavePlanner(flatten_state_dict=False),
+        planner=_SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
         process_group=groups.control,
-        no_dist=groups.world == 1,
     )
     if groups.rank == 0:
         unfinished.rename(folder)
@@ -105,9 +110,8 @@ def load(folder: Path, state: State, groups: Groups) -> None:
         dcp.load(
             _wrap(state),
             checkpoint_id=str(folder / "weights"),
-            planner=_LoadPlanner(flatten_state_dict=False),
+            planner=_LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
             process_group=groups.control,
-            no_dist=groups.world == 1,
         )
     except (RuntimeError, ValueError, dcp.api.CheckpointException) as error:
         raise CheckpointError(f"{folder}: does not fit this model: {_reason(error)}") from error

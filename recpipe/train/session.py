@@ -82,7 +82,7 @@ def run_eval(cfg: Any) -> int:
             scores = torch.sigmoid(logits).tolist()
             Path(cfg.output).write_text("".join(f"{score:.9g}\n" for score in scores))
             logger.info("wrote %d scores to %s", len(scores), cfg.output)
-        print(json.dumps({"split": cfg.split, "checkpoint": str(folder), "world_size": groups.world, **report}))
+        logger.info(json.dumps({"split": cfg.split, "checkpoint": str(folder), "world_size": groups.world, **report}))
     _stop()
     return 0
 
