@@ -88,10 +88,10 @@ def explain(error: Exception, overrides: Sequence[Override], module: ModuleType,
     if there:
         return ConfigError(f"+{there[1]}: this setting exists; leave the + out")
     key = getattr(cause, "full_key", None)
-    reason = str(cause).split("\n")[0]
+    reason = _wrong_type(cause)
     where = re.match(r"(?:In )?'([^']+)'", text) if isinstance(error, HydraException) else None
     place = f"conf/{where[1]}.yaml: " if where and (folder / f"{where[1]}.yaml").is_file() else ""
-    return ConfigError(f"{place}{key}: {_wrong_type(cause)}" if key else f"{place}{reason}")
+    return ConfigError(f"{place}{key}: {reason}" if key else f"{place}{reason}")
 
 
 def _wrong_type(error: BaseException) -> str:
