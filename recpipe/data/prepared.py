@@ -12,6 +12,7 @@ from recpipe.data.config import DataConfig
 from recpipe.data.dataset import SPLITS, Dataset
 from recpipe.data.prepare.inputs import MANIFEST
 from recpipe.data.prepare.manifest import FORMAT
+from recpipe.data.prepare.npy import HEADER
 from recpipe.data.rows import MemoryStore, Rows
 from recpipe.data.statistics import feature_statistics
 from recpipe.errors import ConfigError, DataError
@@ -60,7 +61,8 @@ class ShardStore:
 def _map(path: Path) -> np.ndarray:
     """A mapped array."""
     try:
-        return np.load(path, mmap_mode="r")
+        # Nothing can be mapped of a file without elements.
+        return np.load(path, mmap_mode="r" if path.stat().st_size > HEADER else None)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}; prepare the data again") from error
 
@@ -106,7 +108,7 @@ def schema_of(manifest: dict[str, Any]) -> Schema:
     """Columns as a model sees them."""
     rows = max(1, sum(manifest["rows"].values()))
     features = [
-        Feature(entry["name"], entry["num_ids"], entry.get("ids", rows) / rows, entry["weighted"])
+        Feature(entry["name"], entry["num_ids"], sum(entry["ids"].values()) / rows, entry["weighted"])
         for entry in manifest["features"]
     ]
     return Schema(len(manifest["dense"]), tuple(features))

@@ -7,6 +7,9 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
 
 from recpipe.data.prepare.streams import blocks
 
@@ -15,17 +18,36 @@ SHOWN = 160
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole lines of a file.
+    """Whole lines (or rows) of a file.
 
     Args:
         index: number of the chunk in its file.
-        data: the lines, each ended by a newline; of a line longer than a chunk, only its beginning.
+        data: the lines, each ended by a newline; of a line longer than a chunk, only its beginning; or typed columns.
         oversized: the chunk is the beginning of one line that is longer than a chunk.
     """
 
     index: int
-    data: bytes
+    data: bytes | pa.Table
     oversized: bool = False
+
+
+class Reader(Protocol):
+    """Gives the chunks of a file, one at a time.
+
+    Args:
+        lock: held while asking.
+        finished: the end was reached.
+        num_chunks: chunks given so far.
+        checksum: of what was read so far.
+    """
+
+    lock: threading.Lock
+    finished: bool
+    num_chunks: int
+    checksum: int
+
+    def next(self) -> Chunk | None:
+        """The next chunk, or None at the end; call it with the lock held."""
 
 
 class ChunkReader:

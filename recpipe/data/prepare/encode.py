@@ -42,15 +42,14 @@ class ShardRecord:
     Args:
         split, index: which one.
         rows: its rows.
-        ids: its ids, over all features.
-        missing, rare: by feature, how many ids are 0 and 1.
+        ids, missing, rare: by feature, how many ids there are, how many are 0 and how many are 1.
         files: kind -> name, bytes, sha256.
     """
 
     split: str
     index: int
     rows: int
-    ids: int = 0
+    ids: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     rare: list[int] = field(default_factory=list)
     files: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -104,13 +103,13 @@ class ShardWriter:
         start = index * self.rows_per_shard
         stop = min(start + self.rows_per_shard, self.layout.num_rows(split))
         record = ShardRecord(SPLITS[split], index, stop - start)
-        counts = np.zeros((2, len(self.encoders)), dtype=np.int64)
+        counts = np.zeros((3, len(self.encoders)), dtype=np.int64)
         paths = {kind: self.directory / f"{SPLITS[split]}-{index:05d}.{kind}.npy" for kind in self._kinds()}
         with ExitStack() as stack:
             writers = {kind: stack.enter_context(self._writer(kind, path)) for kind, path in paths.items()}
             for table in self._tables(split, start, stop):
-                record.ids += self._append(table, writers, counts)
-        record.missing, record.rare = counts.tolist()
+                self._append(table, writers, counts)
+        record.ids, record.missing, record.rare = counts.tolist()
         record.files = {
             kind: {"name": path.name, "bytes": path.stat().st_size, "sha256": digest_of(path)}
             for kind, path in paths.items()
@@ -129,7 +128,7 @@ class ShardWriter:
         if not self.jagged:
             columns["ids"] = len(self.encoders)
         dtype = {"ids": ids, "lengths": np.dtype(np.int32)}.get(kind, np.dtype(np.float32))
-        return NpyWriter(path, dtype, columns.get(kind, 0))
+        return NpyWriter(path, dtype, columns.get(kind))
 
     def _tables(self, split: int, start: int, stop: int) -> Iterator[pa.Table]:
         """Raw rows [start, stop) of a split, chunk by chunk."""
@@ -138,23 +137,25 @@ class ShardWriter:
             chosen = np.flatnonzero(self.layout.splits(number) == split)[first:last]
             yield table if len(chosen) == table.num_rows else table.take(pa.array(chosen))
 
-    def _append(self, table: pa.Table, writers: dict[str, NpyWriter], counts: np.ndarray) -> int:
-        """Encode some rows and add them to the files; returns the number of ids."""
+    def _append(self, table: pa.Table, writers: dict[str, NpyWriter], counts: np.ndarray) -> None:
+        """Encode some rows and add them to the files."""
         rows = table.num_rows
         writers["labels"].append(np.asarray(one_array(table.column(0)).fill_null(float("nan"))))
         dense = np.empty((rows, len(self.scales)), dtype=np.float32)
         for column, scale in enumerate(self.scales):
             dense[:, column] = scale.finish(table.column(1 + column))
         writers["dense"].append(dense)
-        return self._append_jagged(table, writers, counts) if self.jagged else self._append_ids(table, writers, counts)
+        if self.jagged:
+            self._append_jagged(table, writers, counts)
+        else:
+            self._append_ids(table, writers, counts)
 
-    def _append_ids(self, table: pa.Table, writers: dict[str, NpyWriter], counts: np.ndarray) -> int:
+    def _append_ids(self, table: pa.Table, writers: dict[str, NpyWriter], counts: np.ndarray) -> None:
         """Ids of one-hot columns, rows x features."""
         ids = np.empty((table.num_rows, len(self.encoders)), dtype=np.int64)
         for column in range(len(self.encoders)):
             ids[:, column] = self._ids(table.column(1 + len(self.scales) + column), column, counts)
         writers["ids"].append(ids)
-        return ids.size
 
     def _ids(self, column: pa.ChunkedArray | pa.Array, number: int, counts: np.ndarray) -> np.ndarray:
         """Ids of a flat column of keys; 0 where missing."""
@@ -164,11 +165,10 @@ class ShardWriter:
             keys = keys.fill_null(0)
         ids = self.encoders[number].encode(np.asarray(keys))
         ids[missing] = MISSING
-        counts[0, number] += int(missing.sum())
-        counts[1, number] += int((ids == RARE).sum())
+        counts[:, number] += [len(ids), int(missing.sum()), int((ids == RARE).sum())]
         return ids
 
-    def _append_jagged(self, table: pa.Table, writers: dict[str, NpyWriter], counts: np.ndarray) -> int:
+    def _append_jagged(self, table: pa.Table, writers: dict[str, NpyWriter], counts: np.ndarray) -> None:
         """Ids of columns of which some are lists, flat, row by row."""
         lengths = np.ones((table.num_rows, len(self.encoders)), dtype=np.int32)
         flat, weights = [], []
@@ -185,7 +185,6 @@ class ShardWriter:
         writers["lengths"].append(lengths)
         if self.weighted:
             writers["weights"].append(np.concatenate(weights)[order])
-        return len(order)
 
     def _weights(self, table: pa.Table, number: int, count: int) -> np.ndarray:
         """Weights of a column's ids; 1 where the column has none."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from recpipe.data.prepare.chunks import ChunkReader, Reader
 from recpipe.data.prepare.criteo import FIELDS, CriteoFormat, field_count
 from recpipe.data.prepare.inputs import Source
+from recpipe.data.prepare.parquet import ParquetReader, parquet_names
 from recpipe.data.prepare.raw import Format
 from recpipe.data.prepare.streams import head
+from recpipe.data.prepare.table import TableFormat, check_table
 from recpipe.errors import DataError
 
 ENDINGS = {"criteo": ("", ".txt", ".tsv", ".csv"), "table": (".csv", ".tsv", ".txt", ".parquet")}
@@ -19,7 +22,40 @@ def make_formats(config: Any, sources: list[Source]) -> list[Format]:
     Raises:
         DataError: a file is empty, or not in the format, or has no labels where it needs them.
     """
-    return [_criteo(config, source) for source in sources]
+    if config.name == "criteo":
+        return [_criteo(config, source) for source in sources]
+    check_table(config)
+    return [_table(config, source) for source in sources]
+
+
+def make_readers(config: Any, sources: list[Source], formats: list[Format], size: int) -> list[Reader]:
+    """One reader a file; `size` is the bytes of a chunk of text."""
+    readers: list[Reader] = []
+    for source, fmt in zip(sources, formats, strict=True):
+        if isinstance(fmt, TableFormat) and _is_parquet(config, source):
+            readers.append(ParquetReader(source.path, fmt, frozenset([config.label, *config.dense])))
+        else:
+            readers.append(ChunkReader(source.path, size, fmt.header))
+    return readers
+
+
+def _is_parquet(config: Any, source: Source) -> bool:
+    """By the setting, else by the name."""
+    return bool(config.format == "parquet" or (not config.format and source.path.suffix == ".parquet"))
+
+
+def _table(config: Any, source: Source) -> Format:
+    """Columns by the header, by the settings, or by Parquet's schema."""
+    if _is_parquet(config, source):
+        return TableFormat(config, parquet_names(source.path), 0, str(source.path), source.role)
+    sample = head(source.path)
+    if not sample.strip():
+        raise DataError(f"{source.path} holds no rows")
+    if not config.header:
+        return TableFormat(config, list(config.columns), 0, str(source.path), source.role)
+    line, newline, _ = sample.partition(b"\n")
+    names = [name.strip().strip('"') for name in line.decode("utf-8", "replace").split(config.delimiter)]
+    return TableFormat(config, names, len(line) + len(newline), str(source.path), source.role)
 
 
 def _criteo(config: Any, source: Source) -> Format:

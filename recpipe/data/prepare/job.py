@@ -16,7 +16,7 @@ import numpy as np
 from recpipe.data.prepare.assign import SPLITS, TRAIN, make_splitter
 from recpipe.data.prepare.disk import check_space
 from recpipe.data.prepare.encode import DenseScale, ShardWriter
-from recpipe.data.prepare.formats import ENDINGS, make_formats
+from recpipe.data.prepare.formats import ENDINGS, make_formats, make_readers
 from recpipe.data.prepare.inputs import MANIFEST, Source, find_sources
 from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.manifest import write_manifest
@@ -118,8 +118,9 @@ def _run(config: Any, sources: list[Source], name: str, partial: Path, log: Log)
     work, size, threads = partial / WORK, _chunk_size(partial, name, config), num_threads(config)
     log(f"parsing {len(sources)} file(s) with {threads} thread(s)")
     with Meter("parsed", log) as meter:
-        parsed = parse_sources(sources, formats, work / "raw", size, threads, meter.add)
-    bad = write_quarantine(partial, sources, parsed.units, config.max_bad_share, log)
+        readers = make_readers(config, sources, formats, size)
+        parsed = parse_sources(readers, formats, work / "raw", threads, meter.add)
+    bad = write_quarantine(partial, sources, formats, parsed.units, config.max_bad_share, log)
     layout = Layout.of(sources, parsed.units, splitter)
     _check_rows(layout)
     counts = _count(config, layout, formats[0], partial, log)

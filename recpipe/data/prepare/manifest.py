@@ -112,7 +112,7 @@ def _features(
                 split: sum(getattr(record, kind)[number] for record in records if record.split == split)
                 for split in SPLITS
             }
-            for kind in ("missing", "rare")
+            for kind in ("ids", "missing", "rare")
         }
         entry: dict[str, Any] = {"name": name, "num_ids": writer.encoders[number].num_ids, **by_split}
         entry["multi_valued"] = name in fmt.multi_valued

@@ -17,10 +17,10 @@ class NpyWriter:
     Args:
         path: the final name.
         dtype: of all pieces.
-        columns: size of the second dimension; 0 for a flat array.
+        columns: size of the second dimension; None for a flat array.
     """
 
-    def __init__(self, path: Path, dtype: np.dtype, columns: int = 0) -> None:
+    def __init__(self, path: Path, dtype: np.dtype, columns: int | None = None) -> None:
         self._path, self._dtype, self._columns = path, np.dtype(dtype), columns
         self._partial = path.with_name(path.name + ".partial")
         self._file = self._partial.open("wb")
@@ -29,12 +29,12 @@ class NpyWriter:
 
     def append(self, values: np.ndarray) -> None:
         """Add rows (or elements) at the end."""
-        self._file.write(np.ascontiguousarray(values, dtype=self._dtype).data)
+        self._file.write(np.ascontiguousarray(values, dtype=self._dtype).tobytes())
         self._count += len(values)
 
     def close(self) -> None:
         """Write the header; only then does the file have its name."""
-        shape = f"({self._count}, {self._columns})" if self._columns else f"({self._count},)"
+        shape = f"({self._count},)" if self._columns is None else f"({self._count}, {self._columns})"
         text = f"{{'descr': '{self._dtype.str}', 'fortran_order': False, 'shape': {shape}, }}"
         body = text.ljust(HEADER - 11).encode() + b"\n"
         self._file.seek(0)

@@ -11,7 +11,37 @@ from functools import reduce
 import numpy as np
 import pyarrow as pa
 
+from recpipe.data.prepare.chunks import Chunk
 from recpipe.data.prepare.raw import BadLine, Converted, Format, Raw, shown
+
+
+def parse_chunk(chunk: Chunk, fmt: Format) -> Raw:
+    """Raw rows of a chunk."""
+    if isinstance(chunk.data, pa.Table):
+        return _parse_rows(chunk.data, fmt)
+    if chunk.oversized:
+        empty = parse_lines(b"", fmt)
+        return Raw(
+            empty.table, empty.ranges, [BadLine(0, "line is longer than a chunk of the input", shown(chunk.data))], 1
+        )
+    return parse_lines(chunk.data, fmt)
+
+
+def _parse_rows(columns: pa.Table, fmt: Format) -> Raw:
+    """Raw rows of typed columns."""
+    bad: list[BadLine] = []
+    converted = fmt.convert(columns)
+    if converted.reasons:
+        bad = [BadLine(row, reason, "") for row, reason in sorted(converted.reasons.items())]
+        converted = fmt.convert(_without(columns, converted))
+    return Raw(converted.table, converted.ranges, bad, columns.num_rows)
+
+
+def _without(columns: pa.Table, converted: Converted) -> pa.Table:
+    """The rows that have no reason to be left out."""
+    keep = np.ones(columns.num_rows, dtype=bool)
+    keep[list(converted.reasons)] = False
+    return columns.filter(pa.array(keep)).combine_chunks()
 
 
 def parse_lines(data: bytes, fmt: Format) -> Raw:
@@ -54,6 +84,9 @@ def _parse(data: bytes, first: int, lines: int, fmt: Format, pieces: list[Conver
 
 def _read(data: bytes, lines: int, fmt: Format) -> pa.Table | None:
     """The columns, or None where the lines and the rows do not correspond one to one."""
+    # The engine takes a lone carriage return for the end of a line; only whole lines may decide.
+    if b"\r" in data:
+        return None
     try:
         columns = fmt.read(data)
     except (pa.ArrowInvalid, UnicodeDecodeError):
@@ -68,6 +101,4 @@ def _usable(data: bytes, first: int, columns: pa.Table, fmt: Format, bad: list[B
         return converted
     text = data.split(b"\n")
     bad.extend(BadLine(first + row, reason, shown(text[row])) for row, reason in sorted(converted.reasons.items()))
-    keep = np.ones(columns.num_rows, dtype=bool)
-    keep[list(converted.reasons)] = False
-    return fmt.convert(columns.filter(pa.array(keep)).combine_chunks())
+    return fmt.convert(_without(columns, converted))

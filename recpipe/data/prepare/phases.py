@@ -10,16 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from recpipe.data.prepare.assign import TRAIN
-from recpipe.data.prepare.chunks import ChunkReader
+from recpipe.data.prepare.chunks import Reader
 from recpipe.data.prepare.columns import dense_of, keys_of
 from recpipe.data.prepare.counts import KeyCounter
-from recpipe.data.prepare.inputs import Source
 from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.moments import Moments
-from recpipe.data.prepare.parse import parse_lines
+from recpipe.data.prepare.parse import parse_chunk
 from recpipe.data.prepare.pool import run_all
 from recpipe.data.prepare.ranking import FeatureCounts, load_counts, rank_keys, save_counts
-from recpipe.data.prepare.raw import BadLine, Format, Raw, shown
+from recpipe.data.prepare.raw import Format
 from recpipe.data.prepare.units import Unit, read_unit, unit_path, write_unit
 
 Advance = Callable[[int], None]
@@ -34,20 +33,18 @@ class Parsed:
 
 
 def parse_sources(
-    sources: list[Source], formats: list[Format], directory: Path, size: int, threads: int, advance: Advance
+    readers: list[Reader], formats: list[Format], directory: Path, threads: int, advance: Advance
 ) -> Parsed:
     """Parse all files, several at a time, chunk by chunk.
 
     Args:
-        sources: the files.
+        readers: one a file.
         formats: how to read each.
         directory: where parsed chunks go.
-        size: bytes of a chunk.
         threads: chunks in memory at a time.
         advance: told the lines of each chunk.
     """
-    readers = [ChunkReader(source.path, size, fmt.header) for source, fmt in zip(sources, formats, strict=True)]
-    for number in range(len(sources)):
+    for number in range(len(readers)):
         (directory / f"{number:04d}").mkdir(parents=True, exist_ok=True)
     failed = threading.Event()
 
@@ -68,7 +65,7 @@ def parse_sources(
     return Parsed(units, [reader.checksum for reader in readers])
 
 
-def _next_reader(readers: list[ChunkReader], worker: int) -> int | None:
+def _next_reader(readers: list[Reader], worker: int) -> int | None:
     """An unfinished file: rather one that no other thread reads from at the moment."""
     open_ones = [number for number, reader in enumerate(readers) if not reader.finished]
     free = [number for number in open_ones if not readers[number].lock.locked()]
@@ -76,7 +73,7 @@ def _next_reader(readers: list[ChunkReader], worker: int) -> int | None:
     return choice[worker % len(choice)] if choice else None
 
 
-def _parse_next(reader: ChunkReader, number: int, fmt: Format, directory: Path, advance: Advance) -> None:
+def _parse_next(reader: Reader, number: int, fmt: Format, directory: Path, advance: Advance) -> None:
     """Take the next chunk of a file and parse it, unless that was done before."""
     with reader.lock:
         chunk = reader.next()
@@ -84,13 +81,7 @@ def _parse_next(reader: ChunkReader, number: int, fmt: Format, directory: Path, 
         return
     path = unit_path(directory, number, chunk.index)
     if not path.exists():
-        if chunk.oversized:
-            empty = parse_lines(b"", fmt)
-            reason = "line is longer than a chunk of the input"
-            raw = Raw(empty.table, empty.ranges, [BadLine(0, reason, shown(chunk.data))], 1)
-        else:
-            raw = parse_lines(chunk.data, fmt)
-        write_unit(path, raw)
+        write_unit(path, parse_chunk(chunk, fmt))
     advance(read_unit(path, number).lines)
 
 

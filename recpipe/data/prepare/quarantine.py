@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recpipe.data.prepare.inputs import Source
+from recpipe.data.prepare.raw import Format
 from recpipe.data.prepare.units import Unit
 from recpipe.errors import DataError
 
@@ -15,7 +16,12 @@ QUARANTINE = "quarantine.jsonl"
 
 
 def write_quarantine(
-    directory: Path, sources: list[Source], units: list[Unit], max_share: float, log: Callable[[str], None]
+    directory: Path,
+    sources: list[Source],
+    formats: list[Format],
+    units: list[Unit],
+    max_share: float,
+    log: Callable[[str], None],
 ) -> int:
     """Write file, line number (from 1), reason and beginning of every bad line; returns how many there are.
 
@@ -29,7 +35,7 @@ def write_quarantine(
     with path.open("w", encoding="utf-8") as file:
         for unit in units:
             if unit.source != source:
-                source, before = unit.source, 0
+                source, before = unit.source, int(formats[unit.source].header > 0)
             for entry in unit.bad:
                 record = {
                     "file": sources[source].path.name,

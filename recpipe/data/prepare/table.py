@@ -1,0 +1,184 @@
+"""Tables by column names: the typed columns of rows that came from delimited text or from Parquet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from recpipe.data.prepare.raw import LABEL, Converted, DenseRange, dense_values, nullable
+from recpipe.data.prepare.strings import rebuild, split_keys, split_values, text_keys
+from recpipe.data.prepare.transform import apply
+from recpipe.errors import ConfigError, DataError, nearest
+
+
+class TableFormat:
+    """Reads rows of a table.
+
+    Args:
+        config: attributes of `TableData`.
+        names: all columns of the file, in order.
+        header: bytes of the header line; 0 where there is none.
+        where: the file, for messages.
+        role: main, valid or test.
+
+    Raises:
+        DataError: columns are missing.
+    """
+
+    def __init__(self, config: Any, names: list[str], header: int, where: str, role: str) -> None:
+        self.dense, self.categorical = tuple(config.dense), tuple(config.categorical)
+        self.multi_valued = tuple(name for name in self.categorical if name in config.multi_valued)
+        self.header = header
+        self._config, self._names = config, names
+        self._weights = {name: config.weights[name] for name in self.categorical if name in config.weights}
+        first = 1 + len(self.dense) + len(self.categorical)
+        numbers = [self.categorical.index(name) for name in self._weights]
+        self.weighted = {number: first + place for place, number in enumerate(numbers)}
+        self._labelled = config.label in names
+        self._check(where, role)
+        self.example = self._delimiter.join(b"0" if n == config.label else b"" for n in names) + b"\n"
+
+    @property
+    def used(self) -> list[str]:
+        """Columns that are read."""
+        label = [self._config.label] * self._labelled
+        return [*label, *self.dense, *self.categorical, *self._weights.values()]
+
+    @property
+    def _delimiter(self) -> bytes:
+        return str(self._config.delimiter).encode()
+
+    def _check(self, where: str, role: str) -> None:
+        """All columns that the settings name are there."""
+        wanted = [*self.dense, *self.categorical, *self._weights.values()]
+        if role != "test":
+            wanted = [self._config.label, *wanted]
+        missing = [name for name in wanted if name not in self._names]
+        if not missing:
+            return
+        unused = [name for name in self._names if name not in wanted]
+        clauses = [f"{name} ({nearest(name, unused or self._names)})" for name in missing]
+        extra = f"; columns of the file that no setting names: {', '.join(unused)}" if unused else ""
+        raise DataError(f"{where} lacks {len(missing)} column(s): {', '.join(clauses)}{extra}")
+
+    def read(self, data: bytes) -> pa.Table:
+        """Columns as in the file; raises `pa.ArrowInvalid` unless every line has them all."""
+        numbers = {self._config.label, *self.dense}
+        types = {name: pa.float64() if name in numbers else pa.binary() for name in self.used}
+        read = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._names)
+        parse = csv.ParseOptions(delimiter=self._config.delimiter, ignore_empty_lines=False)
+        convert = csv.ConvertOptions(
+            column_types=types, include_columns=self.used, null_values=[""], strings_can_be_null=False
+        )
+        return csv.read_csv(pa.BufferReader(data), read, parse, convert).combine_chunks()
+
+    def convert(self, columns: pa.Table) -> Converted:
+        """Typed columns, and the reason for each row that is not usable."""
+        reasons: dict[int, str] = {}
+        arrays, names, ranges = [self._label(columns, reasons)], [LABEL], []
+        for name in self.dense:
+            values, missing = dense_values(_flat(columns, name), self._config.dense_missing)
+            _note(reasons, ~np.isfinite(values), f"{name} is not finite")
+            ranges.append(DenseRange.of(values, missing))
+            arrays.append(nullable(apply(self._config.dense_transform, np.nan_to_num(values)), missing))
+            names.append(name)
+        for name in self.categorical:
+            column = _flat(columns, name)
+            multi = name in self.multi_valued
+            arrays.append(split_keys(column, self._config.separator) if multi else text_keys(column))
+            names.append(name)
+        for name, weights in self._weights.items():
+            arrays.append(self._weight(_flat(columns, weights), arrays[names.index(name)], reasons, weights))
+            names.append(weights)
+        return Converted(pa.table(arrays, names), ranges, reasons)
+
+    def _label(self, columns: pa.Table, reasons: dict[int, str]) -> pa.Array:
+        """Float32 labels, null where the file has none."""
+        if not self._labelled:
+            return pa.nulls(columns.num_rows, pa.float32())
+        values, missing = dense_values(_flat(columns, self._config.label), -1.0)
+        _note(reasons, missing | ((values != 0) & (values != 1)), f"{self._config.label} is neither 0 nor 1")
+        return pa.array(values.astype(np.float32))
+
+    def _weight(self, column: pa.Array, keys: pa.Array, reasons: dict[int, str], name: str) -> pa.Array:
+        """Lists of float32 weights, one for each key."""
+        lists = split_values(column, self._config.separator)
+        numbers = pc.cast(lists.flatten(), pa.string()) if not _numeric(lists) else lists.flatten()
+        values = np.asarray(pc.cast(numbers, pa.float32()).fill_null(float("nan")))
+        lengths = np.asarray(lists.value_lengths().fill_null(0))
+        wanted = np.asarray(keys.value_lengths().fill_null(0))
+        _note(reasons, lengths != wanted, f"{name} has not one weight for each value")
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        broken = np.zeros(len(lengths), dtype=bool)
+        broken[row[~np.isfinite(values)]] = True
+        _note(reasons, broken, f"{name} has a weight that is not a finite number")
+        return rebuild(lists, pa.array(values))
+
+    def explain(self, line: bytes) -> str:
+        """Why this line does not parse."""
+        if b"\r" in line:
+            return "carriage return inside the line"
+        fields = line.split(self._delimiter)
+        if len(fields) != len(self._names) and b'"' not in line:
+            return f"{len(fields)} fields, expected {len(self._names)}"
+        for name, text in zip(self._names, fields, strict=False):
+            if name in (self._config.label, *self.dense) and not _is_number(text):
+                return f"{name} is not a number"
+        return "a value or its quotes do not parse"
+
+
+def check_table(config: Any) -> None:
+    """Settings of a table that contradict each other.
+
+    Raises:
+        ConfigError: which, and what to change.
+    """
+    if len(config.delimiter) != 1:
+        raise ConfigError(f"data.delimiter={config.delimiter!r} must be one character")
+    if not config.dense and not config.categorical:
+        raise ConfigError("data=table needs columns: data.categorical=[...] and data.dense=[...]")
+    if not config.header and not config.columns:
+        raise ConfigError("data.header=false needs the names of all columns, in order: data.columns=[...]")
+    if config.header and config.columns:
+        raise ConfigError("data.columns has no effect with data.header=true; leave one of them out")
+    for setting in ("multi_valued", "weights"):
+        for name in getattr(config, setting):
+            if name not in config.categorical:
+                known = nearest(name, config.categorical)
+                raise ConfigError(f"data.{setting} names {name}, which is not in data.categorical; {known}")
+    for name in config.weights:
+        if name not in config.multi_valued:
+            raise ConfigError(f"data.weights names {name}, which is not in data.multi_valued")
+    names = [config.label, *config.dense, *config.categorical]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"columns in two roles: {', '.join(twice)}")
+
+
+def _flat(columns: pa.Table, name: str) -> pa.Array:
+    """A column as one array."""
+    column = columns[name]
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _note(reasons: dict[int, str], bad: np.ndarray, reason: str) -> None:
+    """Give these rows this reason, unless they have one."""
+    for row in np.flatnonzero(bad):
+        reasons.setdefault(int(row), reason)
+
+
+def _numeric(lists: pa.Array) -> bool:
+    """Lists of numbers (from Parquet), not of text."""
+    return bool(pa.types.is_floating(lists.type.value_type) or pa.types.is_integer(lists.type.value_type))
+
+
+def _is_number(text: bytes) -> bool:
+    """Empty, or a number."""
+    try:
+        return not text or float(text) is not None
+    except ValueError:
+        return False
