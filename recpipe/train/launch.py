@@ -1,198 +1,252 @@
-"""Runs a function on every rank: on the workers found (torchrun, SLURM), in this process, or on local workers it starts.
+"""Workers of a run: starts local ones with torch's elastic launcher, or uses those of torchrun or SLURM.
 
-Local workers run under torch's elastic launcher, without restarts. What comes out of a launch is one exit code or one
-error: that of the rank that failed first.
+`launch_workers` gives the exit code, or raises the error of the first rank that failed; the others' go to files.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recpipe.errors import ConfigError, RecpipeError
-from recpipe.train.failure import UnexpectedError, unexpected
-from recpipe.train.found import Found, find_workers
-from recpipe.train.worker import (
-    NOTES_VARIABLE,
-    WorkerError,
-    read_errors,
-    read_run_dir,
-    run_worker,
-    wait_if_lost,
-)
+from recpipe.errors import ConfigError
+from recpipe.train.failures import AlreadyReported, death, is_lost_peer, record, recorded, to_error
+from recpipe.train.logs import log_plainly
+from recpipe.train.slurm import slurm_environment
 
 logger = logging.getLogger(__name__)
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+_LOOPBACK = "127.0.0.1"
+# A rank that lost a peer waits this long before it goes, so that the rank that failed is seen first.
+_GRACE_SECONDS = 3.0
 
 
-def launch_workers(fn: Callable[..., int], nproc: int, *args: Any) -> int:
-    """Calls ``fn(*args)`` on every rank and gives the largest exit code.
+@dataclass(frozen=True)
+class WorkerEnvironment:
+    """This process among the workers."""
+
+    rank: int
+    world: int
+    local_rank: int
+
+
+def worker_environment() -> WorkerEnvironment:
+    """Which worker this process is; the only one outside a launch."""
+    found = found_workers(os.environ) or {}
+    return WorkerEnvironment(
+        *(int(found.get(key, d)) for key, d in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
+    )
+
+
+def found_workers(environ: Mapping[str, str]) -> dict[str, str] | None:
+    """torch's variables for workers that exist already; None if there are none.
 
     Args:
-        fn: importable by name; joins the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, or
-            makes one of a single rank where they are not set.
-        nproc: local workers to start; not used where workers are found.
+        environ: under torchrun it has them; under SLURM they follow from its own.
+    """
+    if "RANK" in environ and "WORLD_SIZE" in environ:
+        return {key: environ[key] for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if key in environ}
+    return slurm_environment(environ)
+
+
+def launch_workers(function: Callable[..., int], nproc: int, *args: Any) -> int:
+    """Calls ``function(*args)`` on every worker.
+
+    Args:
+        function: importable by name; gives an exit code.
+        nproc: local workers to start, unless torchrun or SLURM has started some; 1 runs in this process.
         args: picklable.
 
+    Returns:
+        The largest exit code.
+
     Raises:
-        RecpipeError: the first failing rank's error; an unexpected one says where its trace is.
-        KeyboardInterrupt: on Ctrl-C, when the workers have ended.
+        RecpipeError: what the first failing rank raised, or how it died.
+        KeyboardInterrupt: after Ctrl-C, when all workers have ended.
     """
     if nproc < 1:
         raise ConfigError(f"launch.nproc={nproc}: must be at least 1")
-    found = find_workers()
-    with _notes() as notes:
-        if found is not None:
-            return _run_found(found, notes, fn, args)
-        return _run_here(notes, fn, args) if nproc == 1 else _run_local(nproc, notes, fn, args)
+    found = found_workers(os.environ)
+    if found is not None:
+        with _environment(found):
+            return _run_found(function, args)
+    if nproc == 1:
+        with _environment(_alone()):
+            return int(function(*args))
+    return _run_local(function, nproc, args)
 
 
-def _run_here(notes: Path, fn: Callable[..., int], args: tuple[Any, ...]) -> int:
-    """In this process, as the only rank."""
-    with _environment({NOTES_VARIABLE: str(notes)}):
-        try:
-            return fn(*args)
-        except RecpipeError:
-            raise
-        except Exception as exception:
-            error = WorkerError.of(exception, 0)
-            raise unexpected(error.message, error.trace, read_run_dir(notes)) from exception
+def _alone() -> dict[str, str]:
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        port = probe.getsockname()[1]
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": _LOOPBACK, "MASTER_PORT": str(port)}
+    return variables | _local_defaults()
 
 
-def _run_found(found: Found, notes: Path, fn: Callable[..., int], args: tuple[Any, ...]) -> int:
-    """In this process, as one of the ranks that others started."""
-    if found.rank == 0:
-        logger.info("using the %d workers that %s started", found.world, found.by)
-    with _environment({**found.variables, NOTES_VARIABLE: str(notes)}):
-        try:
-            return fn(*args)
-        except Exception as exception:
-            error = WorkerError.of(exception, found.rank)
-            wait_if_lost(error)
-            if error.lost_contact:
-                raise UnexpectedError(f"rank {found.rank} lost contact with another rank, whose error says why") from None
-            raise _shown(error, found.world, read_run_dir(notes)) from exception
-
-
-def _run_local(nproc: int, notes: Path, fn: Callable[..., int], args: tuple[Any, ...]) -> int:
-    """On workers of this machine, started and watched by torch's elastic launcher."""
-    with _environment(_worker_environment()), _signals_restored():
-        # Its messages are about agents and rendezvous; the errors come from the notes.
-        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=nproc,
-            rdzv_backend="c10d",
-            rdzv_endpoint="127.0.0.1:0",
-            local_addr="127.0.0.1",
-            run_id=f"recpipe-{os.getpid()}",
-            max_restarts=0,
-            monitor_interval=0.05,
-            shutdown_timeout=10,
-            logs_specs=DefaultLogsSpecs(log_dir=str(notes / "elastic")),
-        )
-        try:
-            codes = elastic_launch(config, run_worker)(fn, str(notes), args)
-        except ChildFailedError as failed:
-            raise _first_error(failed, nproc, notes) from None
-        except SignalException as caught:
-            if caught.sigval == signal.SIGINT:
-                raise KeyboardInterrupt from None
-            sys.exit(128 + caught.sigval)
-        finally:
-            _show_cursor()
-            _keep_logs(notes)
-    return max(codes.values())
-
-
-def _first_error(failed: Any, nproc: int, notes: Path) -> RecpipeError | KeyboardInterrupt:
-    errors = read_errors(notes)
-    if errors and not errors[0].lost_contact:
-        return _shown(errors[0], nproc, read_run_dir(notes))
-    rank, failure = failed.get_first_failure()
-    if failure.exitcode in (-signal.SIGINT, 128 + signal.SIGINT):
-        return KeyboardInterrupt()
-    if failure.exitcode < 0:
-        name = signal.Signals(-failure.exitcode).name
-        cure = "; SIGKILL mostly means that memory ran out: see the kernel's log" if name == "SIGKILL" else ""
-        return UnexpectedError(f"rank {rank} of {nproc} was ended by {name}{cure}")
-    if errors:
-        return _shown(errors[0], nproc, read_run_dir(notes))
-    return UnexpectedError(f"rank {rank} of {nproc} ended with exit code {failure.exitcode} and no message")
-
-
-def _shown(error: WorkerError, world: int, run_dir: Path | None) -> RecpipeError:
-    """A worker's error as the user sees it."""
-    if error.kind == "config":
-        return ConfigError(error.message)
-    message = error.message if world == 1 else f"rank {error.rank} of {world}: {error.message}"
-    if error.kind == "expected":
-        return RecpipeError(message)
-    return unexpected(message, error.trace, run_dir)
-
-
-def _keep_logs(notes: Path) -> None:
-    """What ranks other than 0 printed goes to the run directory."""
-    run_dir = read_run_dir(notes)
-    for log in sorted(notes.glob("rank*.log")):
-        if run_dir is not None and run_dir.is_dir() and log.stat().st_size:
-            (run_dir / "logs").mkdir(exist_ok=True)
-            (run_dir / "logs" / log.name).write_bytes(log.read_bytes())
-
-
-def _worker_environment() -> dict[str, str]:
-    """For workers that share a machine: one thread each until they say otherwise, loopback, no chatter."""
-    wanted = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "LOGLEVEL": "CRITICAL"}
-    if "lo" in (name for _, name in socket.if_nameindex()):
-        wanted["GLOO_SOCKET_IFNAME"] = "lo"
-    return {name: os.environ.get(name, value) for name, value in wanted.items()}
-
-
-def _show_cursor() -> None:
-    """A worker that was ended while it drew a progress bar has left the cursor hidden."""
-    if sys.stdout.isatty():
-        sys.stdout.write("\x1b[?25h")
-        sys.stdout.flush()
+def _local_defaults() -> dict[str, str]:
+    """Variables of purely local runs: the user's own where set."""
+    defaults = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    return {key: os.environ.get(key, value) for key, value in defaults.items()}
 
 
 @contextmanager
-def _notes() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="recpipe-launch-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables for a while: a sweep runs several jobs in one process."""
+    before = {key: os.environ.get(key) for key in variables}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for key, value in before.items():
             if value is None:
-                os.environ.pop(name, None)
+                os.environ.pop(key, None)
             else:
-                os.environ[name] = value
+                os.environ[key] = value
+
+
+def _run_found(function: Callable[..., int], args: tuple[Any, ...]) -> int:
+    """Runs as one of the workers that torchrun or SLURM started; only the first failing one says why."""
+    try:
+        return int(function(*args))
+    except Exception as error:
+        if worker_environment().world > 1:
+            if is_lost_peer(error):
+                time.sleep(_GRACE_SECONDS)
+            if not _claim_failure():
+                raise AlreadyReported("another rank failed first") from None
+        raise
+
+
+def _claim_failure() -> bool:
+    """Whether this rank is the first to fail; true if nobody can tell."""
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore
+
+    try:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=2))
+        return int(store.add("recpipe/failure", 1)) == 1
+    except (RuntimeError, KeyError, ValueError):
+        return True
+
+
+def _run_local(function: Callable[..., int], nproc: int, args: tuple[Any, ...]) -> int:
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    folder = Path(tempfile.mkdtemp(prefix="recpipe-workers-"))
+    keep = False
+    try:
+        with _environment(_local_defaults()), _signals_restored(), _elastic_quiet():
+            return _elastic(function, nproc, args, folder)
+    except ChildFailedError as error:
+        _show_cursor()
+        rank, failure = error.get_first_failure()
+        said = recorded(folder)
+        keep = not said or not said[0].expected
+        if said:
+            raise to_error(said[0]) from None
+        raise death(rank, failure.exitcode, _log_of(folder, rank)) from None
+    except SignalException as error:
+        _show_cursor()
+        if error.sigval == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        print(f"stopped by {error.sigval.name}", file=sys.stderr)
+        raise SystemExit(128 + error.sigval) from None
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _elastic(function: Callable[..., int], nproc: int, args: tuple[Any, ...], folder: Path) -> int:
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=nproc,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"{_LOOPBACK}:0",
+        local_addr=_LOOPBACK,
+        max_restarts=0,
+        start_method="spawn",
+        # Rank 0 keeps the terminal, for its progress bar.
+        logs_specs=DefaultLogsSpecs(str(folder), redirects={rank: Std.ALL for rank in range(1, nproc)}),
+    )
+    results = elastic_launch(config, _worker_main)(function, (str(folder),), args)
+    return max(int(code) for code in results.values())
+
+
+def _worker_main(function: Callable[..., int], folder: tuple[str], args: tuple[Any, ...]) -> int:
+    """A local worker's life. Only the launcher reports, so an error goes to a file."""
+    # The launcher ends its workers; a trace from each of them would hide why.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    log_plainly()
+    try:
+        return int(function(*args))
+    except Exception as error:
+        failure = record(error, worker_environment().rank, Path(folder[0]))
+        if failure.lost_peer:
+            time.sleep(_GRACE_SECONDS)
+    sys.stdout.flush()
+    # Not sys.exit: it waits for threads and process groups that may wait for the lost peer.
+    os._exit(1)
 
 
 @contextmanager
 def _signals_restored() -> Iterator[None]:
-    """The elastic launcher leaves its handlers behind."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    """The elastic launcher leaves its signal handlers behind."""
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {kind: signal.getsignal(kind) for kind in kinds}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+@contextmanager
+def _elastic_quiet() -> Iterator[None]:
+    """The launcher's own log repeats every failure with a trace; ours are said once."""
+    loggers = [logging.getLogger(f"torch.distributed.{name}") for name in ("elastic", "launcher")]
+    before = [(one, one.propagate) for one in loggers]
+    quiet = logging.NullHandler()
+    for one in loggers:
+        one.propagate = False
+        one.addHandler(quiet)
+    try:
+        yield
+    finally:
+        for one, propagate in before:
+            one.propagate = propagate
+            one.removeHandler(quiet)
+
+
+def _log_of(folder: Path, rank: int) -> Path | None:
+    """What a rank printed on stderr, if it is in a file and not empty."""
+    logs = [path for path in folder.glob(f"*/attempt_0/{rank}/stderr.log") if path.stat().st_size]
+    return logs[0] if logs else None
+
+
+def _show_cursor() -> None:
+    """A progress bar that was cut off has left the cursor hidden."""
+    if sys.stdout.isatty():
+        sys.stdout.write("\x1b[?25h")
+        sys.stdout.flush()
