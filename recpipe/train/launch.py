@@ -158,9 +158,10 @@ def _run_local(function: Callable[..., int], nproc: int, args: tuple[Any, ...]) 
         rank, failure = error.get_first_failure()
         said = recorded(folder)
         keep = not said or not said[0].expected
-        if said:
-            raise to_error(said[0]) from None
-        raise death(rank, failure.exitcode, _log_of(folder, rank)) from None
+        silent = rank not in {one.rank for one in said}
+        if not said or (said[0].lost_peer and silent):
+            raise death(rank, failure.exitcode, _log_of(folder, rank)) from None
+        raise to_error(said[0]) from None
     except SignalException as error:
         _show_cursor()
         if error.sigval == signal.SIGINT:
@@ -225,7 +226,8 @@ def _signals_restored() -> Iterator[None]:
 @contextmanager
 def _elastic_quiet() -> Iterator[None]:
     """The launcher's own log repeats every failure with a trace; ours are said once."""
-    loggers = [logging.getLogger(f"torch.distributed.{name}") for name in ("elastic", "launcher")]
+    names = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
+    loggers = [logging.getLogger(name) for name in names]
     before = [(one, one.propagate) for one in loggers]
     quiet = logging.NullHandler()
     for one in loggers:
