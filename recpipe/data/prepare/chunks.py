@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -57,15 +57,18 @@ class ChunkReader:
         path: plain, gz or zst text.
         size: bytes of a chunk, before it is cut at its last newline.
         skip: bytes at the start that are no rows (a header).
+        on_read: told the bytes read from disk.
     """
 
-    def __init__(self, path: Path, size: int, skip: int = 0) -> None:
+    def __init__(
+        self, path: Path, size: int, skip: int = 0, on_read: Callable[[int], None] = lambda count: None
+    ) -> None:
         self.lock = threading.Lock()
         self.checksum = 0
         self.finished = False
         self.num_chunks = 0
         self._size, self._skip = size, skip
-        self._blocks = blocks(path)
+        self._blocks = blocks(path, on_read)
         self._pending = bytearray()
         self._ended = False
         self._chunks = self._cut()

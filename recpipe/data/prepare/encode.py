@@ -15,6 +15,7 @@ import pyarrow as pa
 from recpipe.data.prepare.assign import SPLITS
 from recpipe.data.prepare.columns import dense_of, one_array
 from recpipe.data.prepare.layout import Layout
+from recpipe.data.prepare.meter import Meter
 from recpipe.data.prepare.npy import NpyWriter, digest_of
 from recpipe.data.prepare.transform import standardize
 from recpipe.data.prepare.vocabulary import MISSING, RARE, Encoder
@@ -68,6 +69,7 @@ class ShardWriter:
         jagged: some column is multi-valued: lengths are stored, too.
         weighted: the weight column (number in the raw table) of each categorical column, where it has one.
         rows_per_shard: rows of all shards of a split but the last.
+        meter: told the rows written.
     """
 
     directory: Path
@@ -78,6 +80,7 @@ class ShardWriter:
     jagged: bool
     weighted: dict[int, int]
     rows_per_shard: int
+    meter: Meter
 
     def shards(self) -> list[tuple[int, int]]:
         """(split, index) of every shard."""
@@ -109,6 +112,7 @@ class ShardWriter:
             writers = {kind: stack.enter_context(self._writer(kind, path)) for kind, path in paths.items()}
             for table in self._tables(split, start, stop):
                 self._append(table, writers, counts)
+                self.meter.add(table.num_rows, table.num_rows)
         record.ids, record.missing, record.rare = counts.tolist()
         record.files = {
             kind: {"name": path.name, "bytes": path.stat().st_size, "sha256": digest_of(path)}

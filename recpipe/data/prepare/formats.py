@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from recpipe.data.prepare.chunks import ChunkReader, Reader
@@ -28,14 +29,16 @@ def make_formats(config: Any, sources: list[Source]) -> list[Format]:
     return [_table(config, source) for source in sources]
 
 
-def make_readers(config: Any, sources: list[Source], formats: list[Format], size: int) -> list[Reader]:
-    """One reader a file; `size` is the bytes of a chunk of text."""
+def make_readers(
+    config: Any, sources: list[Source], formats: list[Format], size: int, on_read: Callable[[int], None]
+) -> list[Reader]:
+    """One reader a file; `size` is the bytes of a chunk of text, `on_read` is told the bytes read from disk."""
     readers: list[Reader] = []
     for source, fmt in zip(sources, formats, strict=True):
         if isinstance(fmt, TableFormat) and _is_parquet(config, source):
-            readers.append(ParquetReader(source.path, fmt, frozenset([config.label, *config.dense])))
+            readers.append(ParquetReader(source.path, fmt, frozenset([config.label, *config.dense]), on_read))
         else:
-            readers.append(ChunkReader(source.path, size, fmt.header))
+            readers.append(ChunkReader(source.path, size, fmt.header, on_read))
     return readers
 
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from recpipe.data.prepare.assign import SPLITS, TRAIN, make_splitter
+from recpipe.data.prepare.assign import SPLITS, TRAIN, Splitter, make_splitter
 from recpipe.data.prepare.disk import check_space
 from recpipe.data.prepare.encode import DenseScale, ShardWriter
 from recpipe.data.prepare.formats import ENDINGS, make_formats, make_readers
 from recpipe.data.prepare.inputs import MANIFEST, Source, find_sources
 from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.manifest import write_manifest
-from recpipe.data.prepare.meter import Meter
+from recpipe.data.prepare.meter import Meter, Report, to_log
 from recpipe.data.prepare.phases import count_features, dense_moments, parse_sources
 from recpipe.data.prepare.pool import run_all
 from recpipe.data.prepare.quarantine import write_quarantine
@@ -35,12 +35,13 @@ Log = Callable[[str], None]
 WORK = "work"
 
 
-def prepare(config: Any, log: Log) -> Path:
+def prepare(config: Any, log: Log, report: Report | None = None) -> Path:
     """The prepared directory of these settings; written now unless it is there.
 
     Args:
         config: attributes of `CriteoData` or `TableData`.
         log: takes one line of progress.
+        report: takes the progress of each phase; without it, lines of the log.
 
     Raises:
         ConfigError: settings that do not fit each other.
@@ -55,7 +56,7 @@ def prepare(config: Any, log: Log) -> Path:
         return out
     with _work_directory(out, name) as partial:
         if not _is_ready(out, name):
-            _run(config, sources, name, partial, log)
+            _run(config, sources, name, partial, log, report or to_log(log))
             _publish(partial, out)
             log(f"prepared {out}")
     return out
@@ -107,28 +108,33 @@ def _chunk_size(partial: Path, name: str, config: Any) -> int:
     return int(json.loads(mark.read_text())["chunk_size"])
 
 
-def _run(config: Any, sources: list[Source], name: str, partial: Path, log: Log) -> None:
+def _run(config: Any, sources: list[Source], name: str, partial: Path, log: Log, report: Report) -> None:
     """All phases."""
     formats = make_formats(config, sources)
-    main = [source for source in sources if source.role == "main"]
-    given = bool(config.valid_path or config.test_path)
-    kind = getattr(config, "split", "fraction")
-    splitter = make_splitter(kind, config.valid_fraction, config.test_fraction, given, config.split_seed, len(main))
+    splitter = _splitter(config, sources)
     check_space(partial, sources, formats[0])
     work, size, threads = partial / WORK, _chunk_size(partial, name, config), num_threads(config)
-    log(f"parsing {len(sources)} file(s) with {threads} thread(s)")
-    with Meter("parsed", log) as meter:
-        readers = make_readers(config, sources, formats, size)
-        parsed = parse_sources(readers, formats, work / "raw", threads, meter.add)
+    log(f"preparing {len(sources)} file(s) with {threads} thread(s)")
+    with Meter("parse", sum(source.size for source in sources), report) as meter:
+        readers = make_readers(config, sources, formats, size, meter.add)
+        parsed = parse_sources(readers, formats, work / "raw", threads, meter)
     bad = write_quarantine(partial, sources, formats, parsed.units, config.max_bad_share, log)
     layout = Layout.of(sources, parsed.units, splitter)
     _check_rows(layout)
-    counts = _count(config, layout, formats[0], partial, log)
-    writer = _writer(config, layout, formats[0], partial, counts)
-    log(f"writing {len(writer.shards())} shard(s)")
-    records = run_all(lambda shard: writer.write(*shard), writer.shards(), threads)
+    counts = _count(config, layout, formats[0], partial, report)
+    with Meter("write", sum(unit.rows for unit in parsed.units), report) as meter:
+        writer = _writer(config, layout, formats[0], partial, counts, meter)
+        records = run_all(lambda shard: writer.write(*shard), writer.shards(), threads)
     write_manifest(config, name, partial, layout, formats[0], parsed.checksums, counts, writer, records, bad)
     log(_summary(layout, bad))
+
+
+def _splitter(config: Any, sources: list[Source]) -> Splitter:
+    """How rows are held out."""
+    num_main = sum(source.role == "main" for source in sources)
+    given = bool(config.valid_path or config.test_path)
+    kind = getattr(config, "split", "fraction")
+    return make_splitter(kind, config.valid_fraction, config.test_fraction, given, config.split_seed, num_main)
 
 
 def _check_rows(layout: Layout) -> None:
@@ -138,27 +144,29 @@ def _check_rows(layout: Layout) -> None:
         raise DataError(f"no training rows in {files}")
 
 
-def _count(config: Any, layout: Layout, fmt: Format, partial: Path, log: Log) -> list[FeatureCounts] | None:
+def _count(config: Any, layout: Layout, fmt: Format, partial: Path, report: Report) -> list[FeatureCounts] | None:
     """Vocabularies by frequency; None where ids are hashed."""
     if config.vocabulary == "hash":
         return None
-    log(f"counting values of {len(fmt.categorical)} categorical columns in {layout.num_rows(TRAIN):,} training rows")
     columns = [1 + len(fmt.dense) + number for number in range(len(fmt.categorical))]
     budget = memory_limit(config.memory_limit) // 3
     directory = partial / "vocabulary"
-    return count_features(
-        layout, columns, directory, config.frequency_threshold, config.max_ids, budget, num_threads(config)
-    )
+    total = len(columns) * sum(unit.rows for unit in layout.units)
+    threshold, largest, threads = config.frequency_threshold, config.max_ids, num_threads(config)
+    with Meter("count", total, report) as meter:
+        return count_features(layout, columns, directory, threshold, largest, budget, threads, meter)
 
 
-def _writer(config: Any, layout: Layout, fmt: Format, partial: Path, counts: list[FeatureCounts] | None) -> ShardWriter:
+def _writer(
+    config: Any, layout: Layout, fmt: Format, partial: Path, counts: list[FeatureCounts] | None, meter: Meter
+) -> ShardWriter:
     """The writer of output shards."""
     done = partial / WORK / "shards"
     done.mkdir(parents=True, exist_ok=True)
     scales = _scales(config, layout, fmt)
     encoders = _encoders(config, fmt, partial, counts)
     multi = [name in fmt.multi_valued for name in fmt.categorical]
-    return ShardWriter(partial, done, layout, scales, encoders, any(multi), fmt.weighted, config.rows_per_shard)
+    return ShardWriter(partial, done, layout, scales, encoders, any(multi), fmt.weighted, config.rows_per_shard, meter)
 
 
 def _scales(config: Any, layout: Layout, fmt: Format) -> list[DenseScale]:

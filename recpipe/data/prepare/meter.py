@@ -1,36 +1,77 @@
-"""Rows so far and rows a second, said now and then."""
+"""How far a phase is: rows so far, rows a second, time left; told to whoever shows it."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 
-INTERVAL_SECONDS = 10.0
+INTERVAL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One report.
+
+    Args:
+        phase: parse, count or write.
+        share: of the phase that is done, 0 to 1.
+        rows: lines or rows handled so far.
+        seconds: since the phase began.
+        finished: this is the last report of the phase.
+    """
+
+    phase: str
+    share: float
+    rows: int
+    seconds: float
+    finished: bool = False
+
+    @property
+    def seconds_left(self) -> float:
+        """If it goes on as it did; infinite before the first piece is done."""
+        return self.seconds * (1 - self.share) / self.share if self.share > 0 else float("inf")
+
+    def line(self) -> str:
+        """As text."""
+        pace = f"{self.phase}: {self.rows:,} rows in {self.seconds:.1f} s, {self.rows / max(self.seconds, 1e-9):,.0f} a second"
+        return pace if self.finished else f"{pace}, {self.share:.0%} done, {self.seconds_left:,.0f} s left"
+
+
+Report = Callable[[Progress], None]
 
 
 class Meter:
-    """Counts lines from several threads and logs the pace every ten seconds."""
+    """Adds up the work of several threads and reports it now and then.
 
-    def __init__(self, verb: str, log: Callable[[str], None]) -> None:
-        self._verb, self._log = verb, log
+    Args:
+        phase: its name.
+        total: amount of work, in any unit.
+        report: takes the reports.
+    """
+
+    def __init__(self, phase: str, total: int, report: Report) -> None:
+        self._phase, self._total, self._report = phase, max(total, 1), report
         self._lock = threading.Lock()
-        self._lines = 0
+        self._done = self._rows = 0
         self._start = self._said = time.monotonic()
 
-    def add(self, lines: int) -> None:
-        """Count these lines."""
+    def add(self, amount: int, rows: int = 0) -> None:
+        """Some work is done."""
         with self._lock:
-            self._lines += lines
+            self._done += amount
+            self._rows += rows
             now = time.monotonic()
             if now - self._said > INTERVAL_SECONDS:
                 self._said = now
-                self._log(self._line(now))
+                self._report(self._progress(now, finished=False))
 
-    def _line(self, now: float) -> str:
-        """How far we are."""
-        return f"{self._verb} {self._lines:,} lines, {self._lines / max(now - self._start, 1e-9):,.0f} a second"
+    def _progress(self, now: float, finished: bool) -> Progress:
+        """As it stands."""
+        share = 1.0 if finished else min(1.0, self._done / self._total)
+        return Progress(self._phase, share, self._rows, now - self._start, finished)
 
     def __enter__(self) -> Meter:
         return self
@@ -39,4 +80,16 @@ class Meter:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._log(self._line(time.monotonic()))
+            self._report(self._progress(time.monotonic(), finished=True))
+
+
+def to_log(log: Callable[[str], None], every_seconds: float = 30.0) -> Report:
+    """Reports as lines of a log: the last of each phase, and one every half minute."""
+    said = [time.monotonic()]
+
+    def report(progress: Progress) -> None:
+        if progress.finished or time.monotonic() - said[0] > every_seconds:
+            said[0] = time.monotonic()
+            log(progress.line())
+
+    return report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,13 +33,13 @@ def parquet_names(path: Path) -> list[str]:
 class ParquetReader:
     """Gives the chunks of a Parquet file to whichever thread asks next; as `ChunkReader` does for text."""
 
-    def __init__(self, path: Path, fmt: TableFormat, numeric: frozenset[str]) -> None:
+    def __init__(self, path: Path, fmt: TableFormat, numeric: frozenset[str], on_read: Callable[[int], None]) -> None:
         self.lock = threading.Lock()
         self.checksum = 0
         self.finished = False
         self.num_chunks = 0
         self._path, self._fmt, self._numeric = path, fmt, numeric
-        self._chunks = self._read()
+        self._chunks = self._read(on_read)
 
     def next(self) -> Chunk | None:
         """The next chunk, or None at the end; call it with the lock held."""
@@ -50,12 +50,14 @@ class ParquetReader:
             self.num_chunks = chunk.index + 1
         return chunk
 
-    def _read(self) -> Iterator[Chunk]:
+    def _read(self, on_read: Callable[[int], None]) -> Iterator[Chunk]:
         """Row batches of the columns that are used."""
         try:
             file = pq.ParquetFile(self._path, pre_buffer=False)
+            share = self._path.stat().st_size // max(1, -(-file.metadata.num_rows // ROWS))
             batches = file.iter_batches(batch_size=ROWS, columns=self._fmt.used, use_threads=False)
             for index, batch in enumerate(batches):
+                on_read(share)
                 self.checksum = zlib.crc32(str(batch.num_rows).encode(), self.checksum)
                 yield Chunk(index, pa.table([self._typed(batch, n) for n in self._fmt.used], self._fmt.used))
         except (pa.ArrowInvalid, OSError) as error:

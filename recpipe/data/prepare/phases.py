@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +14,13 @@ from recpipe.data.prepare.chunks import Reader
 from recpipe.data.prepare.columns import dense_of, keys_of
 from recpipe.data.prepare.counts import KeyCounter
 from recpipe.data.prepare.layout import Layout
+from recpipe.data.prepare.meter import Meter
 from recpipe.data.prepare.moments import Moments
 from recpipe.data.prepare.parse import parse_chunk
 from recpipe.data.prepare.pool import run_all
 from recpipe.data.prepare.ranking import FeatureCounts, load_counts, rank_keys, save_counts
 from recpipe.data.prepare.raw import Format
 from recpipe.data.prepare.units import Unit, read_unit, unit_path, write_unit
-
-Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,7 @@ class Parsed:
     checksums: list[int]
 
 
-def parse_sources(
-    readers: list[Reader], formats: list[Format], directory: Path, threads: int, advance: Advance
-) -> Parsed:
+def parse_sources(readers: list[Reader], formats: list[Format], directory: Path, threads: int, meter: Meter) -> Parsed:
     """Parse all files, several at a time, chunk by chunk.
 
     Args:
@@ -42,7 +39,7 @@ def parse_sources(
         formats: how to read each.
         directory: where parsed chunks go.
         threads: chunks in memory at a time.
-        advance: told the lines of each chunk.
+        meter: told the lines of each chunk.
     """
     for number in range(len(readers)):
         (directory / f"{number:04d}").mkdir(parents=True, exist_ok=True)
@@ -51,7 +48,7 @@ def parse_sources(
     def work(worker: int) -> None:
         try:
             while (number := _next_reader(readers, worker)) is not None and not failed.is_set():
-                _parse_next(readers[number], number, formats[number], directory, advance)
+                _parse_next(readers[number], number, formats[number], directory, meter)
         except BaseException:
             failed.set()
             raise
@@ -73,7 +70,7 @@ def _next_reader(readers: list[Reader], worker: int) -> int | None:
     return choice[worker % len(choice)] if choice else None
 
 
-def _parse_next(reader: Reader, number: int, fmt: Format, directory: Path, advance: Advance) -> None:
+def _parse_next(reader: Reader, number: int, fmt: Format, directory: Path, meter: Meter) -> None:
     """Take the next chunk of a file and parse it, unless that was done before."""
     with reader.lock:
         chunk = reader.next()
@@ -82,11 +79,18 @@ def _parse_next(reader: Reader, number: int, fmt: Format, directory: Path, advan
     path = unit_path(directory, number, chunk.index)
     if not path.exists():
         write_unit(path, parse_chunk(chunk, fmt))
-    advance(read_unit(path, number).lines)
+    meter.add(0, read_unit(path, number).lines)
 
 
 def count_features(
-    layout: Layout, columns: list[int], directory: Path, threshold: int, max_ids: int, budget: int, threads: int
+    layout: Layout,
+    columns: list[int],
+    directory: Path,
+    threshold: int,
+    max_ids: int,
+    budget: int,
+    threads: int,
+    meter: Meter,
 ) -> list[FeatureCounts]:
     """The vocabulary of each categorical column, on training rows.
 
@@ -97,6 +101,7 @@ def count_features(
         threshold, max_ids: see `rank_keys`.
         budget: bytes for counting, over all threads.
         threads: columns at a time.
+        meter: told the rows of each chunk, for each column.
     """
     directory.mkdir(parents=True, exist_ok=True)
 
@@ -108,6 +113,7 @@ def count_features(
         counter = KeyCounter(directory / f"{name}.runs", budget // threads)
         for keep, unit in _train_chunks(layout):
             counter.add(keys_of(unit.table([columns[number]]).column(0), keep))
+            meter.add(unit.rows, unit.rows * (number == 0))
         counts = rank_keys(counter, directory, name, threshold, max_ids)
         counter.close()
         save_counts(done, counts)

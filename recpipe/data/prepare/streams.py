@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,8 +16,12 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP = 31
 
 
-def blocks(path: Path) -> Iterator[bytes]:
+def blocks(path: Path, on_read: Callable[[int], None] = lambda count: None) -> Iterator[bytes]:
     """Decompressed blocks of any size; the first has no byte-order mark.
+
+    Args:
+        path: plain, .gz or .zst.
+        on_read: told the bytes read from disk.
 
     Raises:
         DataError: the file cannot be read, is damaged, or ends too early.
@@ -25,7 +29,7 @@ def blocks(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
             first = True
-            for block in _decoded(path, file):
+            for block in _decoded(path, _raw(file, on_read)):
                 if first and block:
                     block, first = block.removeprefix(BYTE_ORDER_MARK), False
                 yield block
@@ -35,20 +39,27 @@ def blocks(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _decoded(path: Path, file: BinaryIO) -> Iterator[bytes]:
+def _raw(file: BinaryIO, on_read: Callable[[int], None]) -> Iterator[bytes]:
+    """The bytes of the file as they lie on disk."""
+    while data := file.read(READ):
+        on_read(len(data))
+        yield data
+
+
+def _decoded(path: Path, raw: Iterator[bytes]) -> Iterator[bytes]:
     """Blocks by the kind of compression that the name tells."""
     if path.suffix == ".gz":
-        return _gunzip(path, file)
+        return _gunzip(path, raw)
     if path.suffix == ".zst":
-        return _unzstd(path, file)
-    return iter(lambda: file.read(READ), b"")
+        return _unzstd(path, raw)
+    return raw
 
 
-def _gunzip(path: Path, file: BinaryIO) -> Iterator[bytes]:
+def _gunzip(path: Path, raw: Iterator[bytes]) -> Iterator[bytes]:
     """Members of a gzip file, one after the other."""
     decoder = zlib.decompressobj(GZIP)
     started = False
-    while data := file.read(READ):
+    for data in raw:
         while data:
             if decoder.eof:
                 decoder = zlib.decompressobj(GZIP)
@@ -59,11 +70,11 @@ def _gunzip(path: Path, file: BinaryIO) -> Iterator[bytes]:
         raise DataError(f"{path} is truncated: the gzip stream has no end; fetch it again")
 
 
-def _unzstd(path: Path, file: BinaryIO) -> Iterator[bytes]:
+def _unzstd(path: Path, raw: Iterator[bytes]) -> Iterator[bytes]:
     """Frames of a zstd file, one after the other."""
     decoder = zstandard.ZstdDecompressor().decompressobj()
     started = False
-    while data := file.read(READ):
+    for data in raw:
         while data:
             if decoder.eof:
                 decoder = zstandard.ZstdDecompressor().decompressobj()

@@ -11,7 +11,7 @@ from recpipe.data.config import SyntheticData
 RANK = 4
 INTERACTION_SHARE = 0.1
 INTERACTING_FEATURES = 3
-TAIL = 0.4
+TAIL = 0.6
 
 
 @dataclass(frozen=True)
