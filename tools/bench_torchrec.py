@@ -1,4 +1,4 @@
-"""Rows a second of recpipe beside TorchRec's train pipelines: same model, same ids, same processes, alternating blocks of steps.
+"""Rows a second of recpipe beside TorchRec's train pipelines: same model, ids and processes, alternating blocks of steps.
 
     python tools/bench_torchrec.py --data FILE      # Criteo text; ids hashed to --rows
     python tools/bench_torchrec.py                  # synthetic ids with a heavy tail
@@ -14,7 +14,7 @@ import logging
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ import torch.distributed as dist
 from omegaconf import OmegaConf
 
 from recpipe.batch import Batch
-from recpipe.comm import Groups
 from recpipe.data import Dataset
 from recpipe.data.config import SCHEMAS as DATA
 from recpipe.model.config import SCHEMAS as MODELS

@@ -202,7 +202,7 @@ class Window:
         ]
         for k, (rows_U, grad_UD) in enumerate(touched):
             self._store.optimizer.regularize(self._store.weights[k], rows_U, grad_UD)
-        squares = [None] * len(touched)
+        squares: Sequence[torch.Tensor | None] = [None] * len(touched)
         if self._store.optimizer.needs_row_squares:
             squares = self._exchange.row_squares.mean_squares(touched)
         for k, (rows_U, grad_UD) in enumerate(touched):

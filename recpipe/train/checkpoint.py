@@ -141,7 +141,7 @@ def _wrap(state: State) -> dict[str, Any]:
     return {key: ShardedEntry(value) if isinstance(value, Entry) else value for key, value in state.items()}
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     failures = getattr(error, "failures", None)
     first = next(iter(failures.values()))[0] if failures else error
     return str(first).splitlines()[0]

@@ -155,7 +155,8 @@ class TrainingLoop:
         loss, steps = job.groups.sum_cpu(self._last_loss.clone()).tolist()
         state = job.groups.sum_cpu(self.window.state.clone())
         self._last_loss.zero_()
-        values = {"loss": loss / steps, "rows_per_s": self.clock.rows_per_s, "learning_rate_factor": job.trainer.policy.factor(step - 1)}
+        factor = job.trainer.policy.factor(step - 1)
+        values = {"loss": loss / steps, "rows_per_s": self.clock.rows_per_s, "learning_rate_factor": factor}
         reporter.metrics(step, epoch, {**values, **self.window.reports(state)})
 
     def _is_validation_step(self) -> bool:

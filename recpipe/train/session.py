@@ -1,4 +1,4 @@
-"""What each worker process runs: training, evaluation, verification, from a composed configuration to files and an exit code."""
+"""What each worker process runs: training, evaluation, verification; from a configuration to files and an exit code."""
 
 from __future__ import annotations
 
@@ -136,8 +136,11 @@ def _introduce(job: Job, loop: TrainingLoop) -> None:
     logger.info("rows: %s", ", ".join(f"{split} {data.num_rows(split):,}" for split in ("train", "valid", "test")))
     dense = sum(p.numel() for p in job.model.parameters())
     rows = sum(spec.num_elements for spec in job.model.tables)
-    logger.info("model: %s, %s dense weights, %s in %d tables", job.model.name, f"{dense:,}", f"{rows:,}", len(job.model.tables))
-    logger.info("mesh: %d ranks = %d replicas x %d stages; %s", job.mesh.world, job.mesh.replicas, job.mesh.stages, placement_line(job.tables.layouts))
+    num_tables = len(job.model.tables)
+    logger.info("model: %s, %s dense weights, %s in %d tables", job.model.name, f"{dense:,}", f"{rows:,}", num_tables)
+    mesh = job.mesh
+    logger.info("mesh: %d ranks = %d replicas x %d stages", mesh.world, mesh.replicas, mesh.stages)
+    logger.info(placement_line(job.tables.layouts))
     logger.info(
         "batch: %d a replica, %d global; %d steps an epoch, %d epochs",
         cfg.batch_size, loop.feed.global_batch, loop.feed.num_steps, cfg.epochs,

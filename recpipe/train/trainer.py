@@ -114,7 +114,9 @@ class Trainer(Scorer):
         pieces = batch.microbatches(self.microbatches)
         return PreparedStep(batch, pieces, self.tables.open(pieces, header=(batch.num_rows,)))
 
-    def train(self, prepared: PreparedStep, prepare_next: Callable[[], PreparedStep | None]) -> tuple[StepResult, PreparedStep | None]:
+    def train(
+        self, prepared: PreparedStep, prepare_next: Callable[[], PreparedStep | None]
+    ) -> tuple[StepResult, PreparedStep | None]:
         """Runs one step; `prepare_next` is called where its work hides best. Gives the result and the prepared next step.
 
         Raises:

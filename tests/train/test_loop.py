@@ -110,7 +110,7 @@ def test_no_checkpoint_there(tmp_path):
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         checkpoint.check_folder(tmp_path / "missing")
     (tmp_path / "checkpoints" / "final").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="did you mean .*final"):
+    with pytest.raises(CheckpointError, match=r"did you mean .*final"):
         checkpoint.check_folder(tmp_path)
 
 
@@ -203,5 +203,5 @@ def test_learning_rate_policy():
 def test_mesh():
     mesh = Mesh.create(5, 8, 2, None)
     assert (mesh.replicas, mesh.replica, mesh.stage, mesh.is_consumer) == (4, 2, 1, False)
-    with pytest.raises(ConfigError, match="leave mesh.replicas out"):
+    with pytest.raises(ConfigError, match=r"leave mesh.replicas out"):
         Mesh.create(0, 8, 2, 3)
