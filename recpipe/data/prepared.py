@@ -53,13 +53,17 @@ class ShardStore:
         """A shard, mapped."""
         if number not in self._open:
             files = self._records[number]["files"]
-            arrays = {kind: _map(self._directory / file["name"]) for kind, file in files.items()}
+            arrays = {kind: map_array(self._directory / file["name"]) for kind, file in files.items()}
             self._open[number] = MemoryStore.of(Rows(**arrays))
         return self._open[number]
 
 
-def _map(path: Path) -> np.ndarray:
-    """A mapped array."""
+def map_array(path: Path) -> np.ndarray:
+    """A mapped array.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
     try:
         # Nothing can be mapped of a file without elements.
         return np.load(path, mmap_mode="r" if path.stat().st_size > HEADER else None)

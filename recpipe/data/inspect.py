@@ -1,0 +1,66 @@
+"""What is in a prepared directory, as text for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+WIDEST = 24
+
+
+def render(manifest: dict[str, Any]) -> str:
+    """Rows, sources, settings, and one line a column.
+
+    Args:
+        manifest: of a prepared directory.
+    """
+    return "\n".join([*_top(manifest), "", *_dense(manifest), "", *_features(manifest)])
+
+
+def _top(manifest: dict[str, Any]) -> list[str]:
+    """Rows and sources."""
+    rows = ", ".join(f"{count:,} {split}" for split, count in manifest["rows"].items())
+    lines = [
+        f"rows        {rows}",
+        f"lines       {manifest['lines']:,} read, {manifest['bad_lines']:,} in quarantine",
+        f"shards      {len(manifest['shards'])} of up to {manifest['rows_per_shard']:,} rows",
+        f"transform   {manifest['transform']['name']}: {manifest['transform']['formula']}",
+        f"vocabulary  {_vocabulary(manifest['vocabulary'])}",
+        f"digest      {manifest['digest']}",
+    ]
+    for source in manifest["provenance"]["sources"]:
+        lines.append(f"source      {source['name']} ({source['role']}): {source['lines']:,} lines")
+    return lines
+
+
+def _vocabulary(vocabulary: dict[str, Any]) -> str:
+    """How values became ids."""
+    if vocabulary["kind"] == "hash":
+        return f"hash to {vocabulary['size']:,} ids; id 0 missing"
+    return f"by frequency in training rows, at least {vocabulary['threshold']}; id 0 missing, 1 rare or unseen"
+
+
+def _dense(manifest: dict[str, Any]) -> list[str]:
+    """Raw range and missing share of each dense column."""
+    lines = [f"{'dense':<{WIDEST}} {'minimum':>14} {'maximum':>14} {'missing':>8}"]
+    for column in manifest["dense"]:
+        low, high = (("-" if column[key] is None else f"{column[key]:,g}") for key in ("min", "max"))
+        lines.append(f"{column['name']:<{WIDEST}} {low:>14} {high:>14} {column['missing_share']:>8.2%}")
+    return lines
+
+
+def _features(manifest: dict[str, Any]) -> list[str]:
+    """Size of each table, and how often ids are missing or rare in training and held-out rows."""
+    head = f"{'categorical':<{WIDEST}} {'ids':>12} {'a row':>7} {'missing':>8} {'rare':>8} {'rare held out':>14}"
+    rows = manifest["rows"]
+    held_out = [split for split in rows if split != "train"]
+    lines = [head]
+    for feature in manifest["features"]:
+        ids = feature["ids"]
+        missing = sum(feature["missing"].values()) / max(1, sum(ids.values()))
+        rare = feature["rare"]["train"] / max(1, ids["train"])
+        unseen = sum(feature["rare"][s] for s in held_out) / max(1, sum(ids[s] for s in held_out))
+        mean = sum(ids.values()) / max(1, sum(rows.values()))
+        lines.append(
+            f"{feature['name']:<{WIDEST}} {feature['num_ids']:>12,} {mean:>7.2f} {missing:>8.2%} {rare:>8.2%} {unseen:>14.2%}"
+        )
+    return lines
