@@ -40,6 +40,10 @@ class Size:
     mode: str = "ahead"
 
 
+HEADER = (
+    *("stages x lanes", "M", "steps", "tables", "lanes", "ranks", "actions handled"),
+    *("build s", "check s", "simulate s", "us an action", "peak MiB", "makespan"),
+)
 CURVE = [Size(16, 64, 1, mode="none"), *(Size(16, 64, 3, lanes, False) for lanes in (1, 2, 4, 8)), Size(16, 64, 3, 96)]
 SHAPES = [Size(16, 16, 1), Size(16, 64, 1), Size(16, 256, 1), Size(64, 64, 1)]
 
@@ -66,8 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--full", action="store_true", help="also 1,536 ranks with every lane written out")
     sizes = [*CURVE, *SHAPES, *([Size(16, 64, 3, 96, False)] if parser.parse_args().full else [])]
-    print("| stages x lanes | M | steps | tables | lanes | ranks | actions handled | build s | check s | simulate s | us an action | peak MiB | makespan |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
     context = multiprocessing.get_context("spawn")
     for size in sizes:
         with context.Pool(1) as pool:

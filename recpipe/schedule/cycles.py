@@ -51,13 +51,14 @@ def _path(parent: dict[int, int], start: int, node: int) -> list[int]:
 
 
 def _label(graph: Graph, cycle: list[int]) -> list[Edge]:
-    pairs = set(zip(cycle, cycle[1:] + cycle[:1], strict=True))
+    pairs = list(zip(cycle, cycle[1:] + cycle[:1], strict=True))
+    wanted = set(pairs)
     found: dict[tuple[int, int], list[Edge]] = defaultdict(list)
     for edge in edges(graph.relation, graph.host):
         key = (graph.node_of.get(edge[0], -1), graph.node_of[edge[1]])
-        if key in pairs:
+        if key in wanted:
             found[key].append(edge)
-    return [min(found[pair], key=lambda edge: _CLEAREST.index(edge[2])) for pair in zip(cycle, cycle[1:] + cycle[:1], strict=True)]
+    return [min(found[pair], key=lambda edge: _CLEAREST.index(edge[2])) for pair in pairs]
 
 
 def describe(graph: Graph, cycle: list[Edge]) -> str:

@@ -53,6 +53,18 @@ class Timeline:
             rows[event.rank].append(event)
         return tuple(tuple(sorted(row, key=lambda event: (event.start, event.end))) for row in rows)
 
+    @cached_property
+    def layer(self) -> dict[tuple[int, int, int], int]:
+        """For each (rank, replica, stage) its place among those of the rank: chunks and directions, told apart."""
+        found: list[set[tuple[int, int]]] = [set() for _ in range(self.num_ranks)]
+        for event in self.events:
+            found[event.rank].add((event.action.replica, event.action.stage))
+        return {(rank, *slot): k for rank, slots in enumerate(found) for k, slot in enumerate(sorted(slots))}
+
+    def layer_of(self, event: Event) -> int:
+        """Place of the event's stage among the stages of its rank; 0 when the rank runs one."""
+        return self.layer[event.rank, event.action.replica, event.action.stage]
+
     def compute(self, rank: int) -> list[Event]:
         """Compute events of one rank by start time."""
         return [event for event in self.by_rank[rank] if event.lane == "compute"]

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from recpipe.errors import ScheduleError
+from recpipe.schedule import check as checker
 from recpipe.schedule.check import check, violations
 from recpipe.schedule.cost import Cost
 from recpipe.schedule.ir import Action, Program
@@ -105,3 +107,23 @@ def test_the_literal_run_sees_lag() -> None:
     made = program("cyclic", "step", steps=3)
     assert check(made).weight_lag == 1
     assert not is_exact(made)
+
+
+@pytest.mark.parametrize("rule", ["complete_chain", "updates", "weight_versions", "table_versions"])
+def test_without_a_rule_harm_gets_through(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: these rules are not covered by others, so switching one off lets a wrong program pass."""
+    monkeypatch.setattr(checker, "RULES", tuple(one for one in checker.RULES if one.__name__ != rule))
+    passed = 0
+    for name in ("1f1b", "dualpipe"):
+        made = program(name, "ahead", steps=2)
+        for fault in ("drop", "move"):
+            for changed in mutants(made, FAULTS[fault], random.Random(f"{name} {fault}")):
+                passed += not list(violations(changed)) and not _survives(changed)
+    assert passed
+
+
+def _survives(changed: Program) -> bool:
+    try:
+        return is_harmless(changed)
+    except (KeyError, ValueError, ScheduleError):
+        return False

@@ -34,7 +34,7 @@ def test_actions_are_ordered_and_hashable() -> None:
 
 @pytest.mark.parametrize("text", ["", "F", "F1", "X1.2", "F1.2@", "f1.2", "F1.2 ", "R1.2", "-1:F1.2", "F1.2.3"])
 def test_not_an_action(text: str) -> None:
-    with pytest.raises(ScheduleError, match="F1|is not an action|happens once a step|a microbatch"):
+    with pytest.raises(ScheduleError, match=r"F1|is not an action|happens once a step|a microbatch"):
         parse_action(text)
 
 

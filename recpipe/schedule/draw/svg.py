@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from math import floor, log10
 from xml.sax.saxutils import escape
 
 from recpipe.schedule.draw.style import NAMES, PALETTE, short
 from recpipe.schedule.ir import COMPUTE_OPS, Op
 from recpipe.schedule.timeline import LANES, Event, Timeline
 
-LEFT, TOP, WIDTH = 70, 52, 1200
+LEFT, TOP, WIDTH = 70, 72, 1200
 ROW, WIRE, GAP = 24, 7, 10
 MAX_RANKS = 64
 """Ranks drawn; more would make a picture that no viewer scrolls."""
 
 
 def svg(timeline: Timeline, title: str) -> str:
-    """Draw `timeline` under `title`: compute in tall boxes, communication in thin strips, both to one time axis."""
+    """Draw `timeline` under `title`: compute in tall boxes, communication in thin strips, both to one time axis.
+
+    Where a rank runs several chunks or directions, those after the first are paler.
+    """
     lanes = [lane for lane in LANES if lane == "compute" or _takes_time(timeline, lane)]
     height = ROW + WIRE * (len(lanes) - 1) + GAP
     ranks = min(timeline.num_ranks, MAX_RANKS)
     bottom = TOP + ranks * height
     body = [_text(LEFT, 20, title, 15, "start", "bold")]
     body += _legend({e.action.op for e in timeline.events if e.end > e.start})
+    body += [_strip(TOP + rank * height) for rank in range(ranks)]
+    body += _axis(timeline, bottom)
     for rank in range(ranks):
         body += _rank(timeline, rank, TOP + rank * height, lanes)
-    body += _axis(timeline, bottom)
     if timeline.num_ranks > ranks:
         body.append(_text(LEFT, bottom + 40, f"and {timeline.num_ranks - ranks} more ranks", 11, "start"))
     size = f'width="{LEFT + WIDTH + 20}" height="{bottom + 50}"'
@@ -32,13 +37,16 @@ def svg(timeline: Timeline, title: str) -> str:
     return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *body, "</svg>"]) + "\n"
 
 
+def _strip(top: float) -> str:
+    return f'<rect x="{LEFT}" y="{top}" width="{WIDTH}" height="{ROW}" fill="#f2f2f2"/>'
+
+
 def _takes_time(timeline: Timeline, lane: str) -> bool:
     return any(event.lane == lane and event.end > event.start for event in timeline.events)
 
 
 def _rank(timeline: Timeline, rank: int, top: float, lanes: list[str]) -> list[str]:
-    strip = f'<rect x="{LEFT}" y="{top}" width="{WIDTH}" height="{ROW}" fill="#f2f2f2"/>'
-    found = [_text(LEFT - 8, top + 16, f"rank {rank}", 12, "end"), strip]
+    found = [_text(LEFT - 8, top + 16, f"rank {rank}", 12, "end")]
     for event in timeline.by_rank[rank]:
         if event.end > event.start and event.lane in lanes:
             found.append(_box(timeline, event, top, lanes.index(event.lane)))
@@ -51,39 +59,48 @@ def _box(timeline: Timeline, event: Event, top: float, lane: int) -> str:
     y, height = (top, ROW) if lane == 0 else (top + ROW + WIRE * (lane - 1) + 1, WIRE - 2)
     tip = f"<title>{event.action} {event.start:g} to {event.end:g}</title>"
     place = f'x="{x:.2f}" y="{y}" width="{width:.2f}" height="{height}"'
-    box = f'<rect {place} fill="{PALETTE[event.action.op]}" stroke="white" stroke-width="0.5">{tip}</rect>'
+    fill = _paler(PALETTE[event.action.op], 0.0 if lane else 0.45 * min(1, timeline.layer_of(event)))
+    box = f'<rect {place} fill="{fill}" stroke="white" stroke-width="0.5">{tip}</rect>'
     label = short(event.action)
     if lane or width < 7 * len(label) + 1:
         return box
-    # a second direction in bold: in a bidirectional schedule the reader must tell the two apart
-    weight = "bold" if event.action.replica % 2 else "normal"
     ink = "#111" if event.action.op in COMPUTE_OPS else "white"
-    return box + _text(x + width / 2, y + 16, label, 11, "middle", weight, ink)
+    return box + _text(x + width / 2, y + 16, label, 11, "middle", "normal", ink)
+
+
+def _paler(color: str, share: float) -> str:
+    """`color` mixed with a share of white."""
+    parts = (int(color[k : k + 2], 16) for k in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts)
 
 
 def _legend(ops: set[Op]) -> list[str]:
     found: list[str] = []
-    x, seen = LEFT, set[str]()
-    for op in PALETTE:
-        if op in ops and NAMES[op] not in seen:
-            seen.add(NAMES[op])
-            found.append(f'<rect x="{x}" y="30" width="12" height="12" fill="{PALETTE[op]}"/>')
-            found.append(_text(x + 16, 40, NAMES[op], 11, "start"))
-            x += 30 + 7 * len(NAMES[op])
+    x, y = LEFT, 30
+    for name, op in {NAMES[op]: op for op in PALETTE if op in ops}.items():
+        if x + 30 + 7 * len(name) > LEFT + WIDTH:
+            x, y = LEFT, y + 18
+        found.append(f'<rect x="{x}" y="{y}" width="12" height="12" fill="{PALETTE[op]}"/>')
+        found.append(_text(x + 16, y + 10, name, 11, "start"))
+        x += 30 + 7 * len(name)
     return found
 
 
 def _axis(timeline: Timeline, y: float) -> list[str]:
+    """Vertical lines at round numbers, and the end."""
+    span = timeline.makespan
+    if not span:
+        return []
+    ten = 10 ** floor(log10(span / 8))
+    step = next(k * ten for k in (1, 2, 5, 10) if span / (k * ten) <= 16)
     found = []
-    for k in range(11):
-        x = LEFT + WIDTH * k / 10
-        found.append(f'<line x1="{x}" y1="{TOP - 4}" x2="{x}" y2="{y}" stroke="#999" stroke-width="0.4"/>')
-        found.append(_text(x, y + 14, f"{timeline.makespan * k / 10:.4g}", 10, "middle"))
-    return [*found, _text(LEFT + WIDTH, y + 30, timeline.unit, 10, "end")]
+    for k in range(int(span / step) + 1):
+        x = LEFT + WIDTH * k * step / span
+        found.append(f'<line x1="{x:.2f}" y1="{TOP - 4}" x2="{x:.2f}" y2="{y}" stroke="#bbb" stroke-width="0.6"/>')
+        found.append(_text(x, y + 14, f"{k * step:g}", 10, "middle"))
+    return [*found, _text(LEFT + WIDTH, y + 30, f"{span:g} {timeline.unit}", 10, "end")]
 
 
-def _text(
-    x: float, y: float, words: str, size: int, anchor: str, weight: str = "normal", ink: str = "#111"
-) -> str:
+def _text(x: float, y: float, words: str, size: int, anchor: str, weight: str = "normal", ink: str = "#111") -> str:
     style = f'font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" fill="{ink}"'
     return f'<text x="{x:.2f}" y="{y:.2f}" {style}>{escape(words)}</text>'

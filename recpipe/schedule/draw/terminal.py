@@ -44,14 +44,14 @@ def _row(timeline: Timeline, rank: int, lanes: tuple[str, ...], columns: int, co
         start, end = round(event.start * scale), round(event.end * scale)
         start = max(start, at)
         if event.lane in lanes and end > start:
-            cells.append("·" * (start - at) + _box(event, end - start, color))
+            cells.append("·" * (start - at) + _box(event, end - start, timeline.layer_of(event) % 2 == 1, color))
             at = end
     return "".join(cells) + "·" * (columns - at)
 
 
-def _box(event: Event, room: int, color: bool) -> str:
+def _box(event: Event, room: int, second: bool, color: bool) -> str:
     action = event.action
-    label = _label(action, room)
+    label = _label(action, room, second)
     text = label.ljust(room, "-" if action.op in COMPUTE_OPS else "~")
     if not color:
         return text
@@ -59,13 +59,16 @@ def _box(event: Event, room: int, color: bool) -> str:
     return f"\x1b[48;2;{red};{green};{blue}m\x1b[30m{text.replace('-', ' ').replace('~', ' ')}\x1b[0m"
 
 
-def _label(action: Action, room: int) -> str:
-    """``F3``, in small letters for the second direction; a table or update op in one column is its last letter."""
+def _label(action: Action, room: int, second: bool) -> str:
+    """``F3``, in small letters for every second chunk or direction of a rank.
+
+    A table or update op that has one column is its last letter.
+    """
     name = action.op.value
     if action.op not in COMPUTE_OPS:
         return name[-1].lower() if room == 1 else (name if name == short(action) else name + short(action))[:room]
     text = name + short(action)
-    return (text.lower() if action.replica % 2 else text)[:room]
+    return (text.lower() if second else text)[:room]
 
 
 def _axis(timeline: Timeline, columns: int) -> str:
