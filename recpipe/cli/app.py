@@ -50,6 +50,10 @@ def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
             hydra.main(version_base="1.3", config_path=str(folder), config_name=root)(task)()
         if failed:
             raise failed[0]
+    except SystemExit as leaving:
+        # Hydra leaves after --help.
+        if leaving.code:
+            raise
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, overrides, module, folder) from None
     return max(codes, default=0)

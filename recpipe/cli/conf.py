@@ -20,12 +20,22 @@ def find_conf() -> Path:
 
 def groups(folder: Path, config: str) -> dict[str, str | None]:
     """Groups of a command's root file, each with its default choice (None: no choice)."""
-    root = OmegaConf.load(folder / f"{config}.yaml")
-    assert isinstance(root, DictConfig)
-    entries = [entry for entry in root.get("defaults", []) if isinstance(entry, DictConfig)]
+    entries = [entry for entry in _root(folder, config).get("defaults", []) if isinstance(entry, DictConfig)]
     return {str(key).removeprefix("optional "): value for entry in entries for key, value in entry.items()}
+
+
+def required(folder: Path, config: str) -> list[str]:
+    """Settings that a command's root file leaves to the user, as ``key: ???``. A record's default must not fill them."""
+    root = _root(folder, config)
+    return [str(key) for key in root if OmegaConf.is_missing(root, key)]
 
 
 def options(folder: Path, group: str) -> list[str]:
     """Choices of a group."""
     return sorted(path.stem for path in (folder / group).glob("*.yaml"))
+
+
+def _root(folder: Path, config: str) -> DictConfig:
+    root = OmegaConf.load(folder / f"{config}.yaml")
+    assert isinstance(root, DictConfig)
+    return root

@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
-from recpipe.cli.conf import groups, options
+from recpipe.cli.conf import groups, options, required
 
 # Commands that write where Hydra says; the others' directories are made by rank 0 of a run.
 _WRITES_HYDRA_DIR = ("simulate",)
@@ -24,7 +24,10 @@ def primary(module: ModuleType, name: str, folder: Path) -> str:
     """Registers the command's records; gives the name of its primary configuration."""
     store = ConfigStore.instance()
     root = f"recpipe_{name}"
-    store.store(name=f"{root}_schema", node=_typed(module.SCHEMA))
+    schema = _typed(module.SCHEMA)
+    for key in required(folder, module.CONFIG):
+        schema[key] = MISSING
+    store.store(name=f"{root}_schema", node=schema)
     defaults: list[Any] = [f"{root}_schema"]
     known = {field.name for field in fields(module.SCHEMA)}
     for group, by_name in records().items():
