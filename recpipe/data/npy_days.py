@@ -141,9 +141,8 @@ def _write_shard(out: Path, arrays: dict[str, np.ndarray], split: str, index: in
         path = out / f"{split}-{index:05d}.{kind}.npy"
         _copy(arrays[kind], path, dtype, columns)
         files[kind] = {"name": path.name, "bytes": path.stat().st_size, "sha256": digest_of(path)}
-    ids, missing, rare = counts.tolist()
     record = {"split": split, "index": index, "rows": len(arrays["labels"]), "files": files}
-    return record | {"ids": ids, "missing": missing, "rare": rare}, top
+    return record | dict(zip(_COUNTED, counts.tolist(), strict=True)), top
 
 
 def _kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[Any, int | None]]:

@@ -20,34 +20,37 @@ from recpipe.specs import Feature, Schema
 
 
 class ShardStore:
-    """Rows of one split in files of equal numbers of rows.
+    """Rows of one split, in shards.
 
     Args:
         directory: the prepared directory.
         records: the manifest's entries of this split, in order.
-        rows_per_shard: rows of each but the last.
     """
 
-    def __init__(self, directory: Path, records: list[dict[str, Any]], rows_per_shard: int) -> None:
-        self._directory, self._records, self._rows_per_shard = directory, records, rows_per_shard
+    def __init__(self, directory: Path, records: list[dict[str, Any]]) -> None:
+        self._directory, self._records = directory, records
+        self._starts = np.cumsum([0] + [record["rows"] for record in records])
         self._open: dict[int, MemoryStore] = {}
 
     @property
     def num_rows(self) -> int:
-        return sum(record["rows"] for record in self._records)
+        return int(self._starts[-1])
 
     def gather(self, rows: np.ndarray) -> Rows:
         """The rows at these stored positions, in the order given."""
         if len(self._records) == 1 or not len(rows):
             return self._shard(0).gather(rows)
-        shard = rows // self._rows_per_shard
-        if shard[0] == shard[-1] and bool((shard == shard[0]).all()):
-            return self._shard(int(shard[0])).gather(rows - shard[0] * self._rows_per_shard)
+        shard = np.searchsorted(self._starts, rows, side="right") - 1
+        if (shard == shard[0]).all():
+            return self._part(int(shard[0]), rows)
         order = np.argsort(shard, kind="stable")
         starts = np.flatnonzero(np.diff(shard[order], prepend=-1))
         groups = np.split(order, starts[1:])
-        parts = [self._shard(int(shard[g[0]])).gather(rows[g] - shard[g[0]] * self._rows_per_shard) for g in groups]
-        return _restore(parts, order)
+        return _restore([self._part(int(shard[group[0]]), rows[group]) for group in groups], order)
+
+    def _part(self, number: int, rows: np.ndarray) -> Rows:
+        """Rows of one shard, by their position in the split."""
+        return self._shard(number).gather(rows - self._starts[number])
 
     def _shard(self, number: int) -> MemoryStore:
         """A shard, mapped."""
@@ -125,7 +128,7 @@ def prepared_dataset(directory: str | Path, config: DataConfig, seed: int) -> Da
     path = Path(directory).expanduser()
     manifest = read_manifest(path)
     stores = {
-        split: ShardStore(path, [r for r in manifest["shards"] if r["split"] == split], manifest["rows_per_shard"])
+        split: ShardStore(path, [r for r in manifest["shards"] if r["split"] == split])
         for split in SPLITS
         if manifest["rows"][split]
     }

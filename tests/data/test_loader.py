@@ -1,0 +1,121 @@
+"""Batches of global row ranges: the same rows in the same order for every number of ranks and workers."""
+
+import numpy as np
+import pytest
+import torch
+
+from recpipe.data import Loader
+from recpipe.data.config import DataConfig
+from recpipe.data.dataset import Dataset
+from recpipe.data.rows import MemoryStore, Rows
+from recpipe.errors import ConfigError, DataError
+from recpipe.specs import Feature, Schema
+
+ROWS = 103
+
+
+def dataset(shuffle: str = "full", bad_row: int | None = None) -> Dataset:
+    """Row r has dense value r, so that a batch shows which rows it holds."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 4, (ROWS, 2)).astype(np.int32)
+    dense = np.arange(ROWS, dtype=np.float32)[:, None].copy()
+    if bad_row is not None:
+        dense[bad_row] = np.nan
+    rows = Rows(dense, rng.integers(0, 9, lengths.sum()), np.zeros(ROWS, np.float32), lengths)
+    schema = Schema(1, (Feature("a", 9), Feature("b", 9)))
+    config = DataConfig(shuffle=shuffle, shuffle_rows=16)
+    return Dataset(schema, {"train": MemoryStore.of(rows)}, "test rows", config, seed=5)
+
+
+def steps(batch_size: int, first: int = 0) -> list[tuple[int, int]]:
+    return [(start, min(start + batch_size, ROWS)) for start in range(first, ROWS, batch_size)]
+
+
+def of_rank(ranges: list[tuple[int, int]], rank: int, ranks: int) -> list[tuple[int, int]]:
+    """The rank's contiguous share of each step."""
+    return [(a + (b - a) * rank // ranks, a + (b - a) * (rank + 1) // ranks) for a, b in ranges]
+
+
+def epoch(data: Dataset, ranks: int, workers: int, first: int = 0) -> list[float]:
+    """Rows of an epoch in global order, read by several ranks."""
+    parts = [list(Loader(data, "train", 1, of_rank(steps(10, first), r, ranks), workers)) for r in range(ranks)]
+    return [value for step in zip(*parts, strict=True) for batch in step for value in batch.dense_BD[:, 0].tolist()]
+
+
+@pytest.mark.parametrize("shuffle", ["none", "window", "block", "full"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+def test_union_of_ranks_is_the_epoch_once_in_one_order(shuffle: str, ranks: int, workers: int) -> None:
+    data = dataset(shuffle)
+    rows = epoch(data, ranks, workers)
+    assert sorted(rows) == list(range(ROWS))
+    assert rows == data.batch("train", 1, 0, ROWS).dense_BD[:, 0].tolist()
+
+
+@pytest.mark.parametrize("first", [1, 37, 102])
+def test_restart_at_any_row_and_number_of_ranks_goes_on_in_the_same_order(first: int) -> None:
+    data = dataset()
+    assert epoch(data, ranks=3, workers=2, first=first) == epoch(data, ranks=1, workers=0)[first:]
+
+
+def test_last_batch_is_as_large_as_what_is_left() -> None:
+    sizes = [batch.num_rows for batch in Loader(dataset(), "train", 0, steps(25), 2)]
+    assert sizes == [25, 25, 25, 25, 3]
+
+
+def test_ids_follow_their_rows() -> None:
+    data = dataset()
+    whole = data.batch("train", 0, 0, ROWS)
+    one_by_one = [data.batch("train", 0, r, r + 1) for r in range(ROWS)]
+    lengths = torch.stack([batch.lengths_FB for batch in one_by_one], dim=1).reshape(-1)
+    assert whole.lengths_FB.tolist() == lengths.tolist()
+    bags = [b.ids_N.split(b.lengths_FB.tolist()) for b in one_by_one]
+    ids = torch.cat([bag[f] for f in range(2) for bag in bags])
+    assert whole.ids_N.tolist() == ids.tolist()
+
+
+def test_empty_range_and_absent_split_give_empty_batches() -> None:
+    data = dataset()
+    assert data.batch("train", 0, 50, 50).num_rows == 0
+    assert data.num_rows("valid") == 0
+    assert data.batch("valid", 0, 0, 0).dense_BD.shape == (0, 1)
+
+
+def test_range_outside_the_split_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"rows \[100, 104\) are outside the 103 rows of split train"):
+        dataset().batch("train", 0, 100, 104)
+    with pytest.raises(ConfigError, match="did you mean train"):
+        dataset().num_rows("trian")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_error_of_a_worker_surfaces_at_its_batch(workers: int) -> None:
+    batches = iter(Loader(dataset("none", bad_row=60), "train", 0, steps(10), workers))
+    assert [next(batches).num_rows for _ in range(6)] == [10] * 6
+    with pytest.raises(DataError, match="row 60, dense column 0"):
+        next(batches)
+
+
+def test_workers_stay_a_bounded_number_of_batches_ahead() -> None:
+    asked = []
+
+    def ranges():  # type: ignore[no-untyped-def]
+        for start in range(100):
+            asked.append(start)
+            yield (start, start + 1)
+
+    batches = iter(Loader(dataset(), "train", 0, ranges(), 2))
+    next(batches)
+    assert len(asked) <= 7
+    batches.close()  # type: ignore[attr-defined]
+
+
+def test_only_training_rows_are_shuffled() -> None:
+    rows = MemoryStore.of(
+        Rows(np.arange(50, dtype=np.float32)[:, None], np.zeros((50, 1), int), np.zeros(50, np.float32))
+    )
+    data = Dataset(
+        Schema(1, (Feature("a", 1),)), {"train": rows, "valid": rows}, "", DataConfig(shuffle="full"), seed=0
+    )
+    assert data.batch("valid", 3, 0, 50).dense_BD[:, 0].tolist() == list(range(50))
+    assert data.batch("train", 3, 0, 50).dense_BD[:, 0].tolist() != list(range(50))
