@@ -31,7 +31,11 @@ class RankMetrics:
 
 @dataclass(frozen=True)
 class ExchangeMetrics:
-    """One kind of communication, summed over ranks: on its way, under compute (hidden), and not (exposed)."""
+    """One kind of communication, summed over ranks: on its way, under compute (hidden), and not (exposed).
+
+    Messages count at the sender, reductions at every member, table exchanges at the ranks that run a first stage: the
+    others take part in their bubbles without waiting.
+    """
 
     total: float
     hidden: float
@@ -71,7 +75,7 @@ def measure(program: Program, timeline: Timeline, cost: Cost) -> Metrics:
     ratio = sum(rank.flush for rank in ranks) / (span * len(ranks)) if span else 0.0
     links, collectives = _bytes(program, cost)
     copies = program.placement.num_replicas
-    return Metrics(span, ratio, ranks, copies, links, collectives, _exchange(timeline))
+    return Metrics(span, ratio, ranks, copies, links, collectives, _exchange(program, timeline))
 
 
 def _rank(program: Program, timeline: Timeline, rank: int) -> RankMetrics:
@@ -112,13 +116,16 @@ def _bytes(program: Program, cost: Cost) -> tuple[dict[str, float], dict[str, fl
     return dict(sorted(links.items())), dict(sorted(collectives.items()))
 
 
-def _exchange(timeline: Timeline) -> dict[str, ExchangeMetrics]:
+def _exchange(program: Program, timeline: Timeline) -> dict[str, ExchangeMetrics]:
+    place = program.placement
     total: dict[str, float] = defaultdict(float)
     hidden: dict[str, float] = defaultdict(float)
     for rank in range(timeline.num_ranks):
         row = timeline.by_rank[rank]
         compute = _merged((e.start, e.end) for e in row if e.lane == "compute")
-        for event, under in _covered([e for e in row if e.lane not in ("compute", "receive")], compute):
+        consumes = rank % place.num_ranks in place.consumers
+        lanes = ("send", "reduce", "embedding") if consumes else ("send", "reduce")
+        for event, under in _covered([e for e in row if e.lane in lanes], compute):
             total[event.action.op.value] += event.end - event.start
             hidden[event.action.op.value] += under
     return {op: ExchangeMetrics(total[op], hidden[op], total[op] - hidden[op]) for op in sorted(total)}
