@@ -26,7 +26,6 @@ NEEDED = (
     "pandas",
     "pyarrow",
     "rich",
-    "fsspec",
     "zstandard",
     "tqdm",
     "pyre-extensions",
