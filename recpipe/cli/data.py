@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,14 +25,11 @@ class DataCommandConfig:
     """Root of ``conf/data_command.yaml``.
 
     Args:
-        action: prepare, inspect, verify, export, import or multihot.
-        path: the prepared directory of inspect, verify, export and multihot.
+        action: prepare, inspect, verify, export or import.
+        path: the prepared directory of inspect, verify and export, the new one of import.
         json: print JSON.
         data: a data group.
         npy_dir: directory of .npy files, written by export, read by import.
-        multi_hot_sizes: ids a feature after multihot; one for all, or one a feature.
-        multi_hot_distribution_type: uniform or pareto.
-        seed: of multihot.
     """
 
     action: str = ""
@@ -40,9 +37,6 @@ class DataCommandConfig:
     json: bool = False
     data: Any = None
     npy_dir: str = ""
-    multi_hot_sizes: list[int] = field(default_factory=list)
-    multi_hot_distribution_type: str = "uniform"
-    seed: int = 0
 
 
 SCHEMA = DataCommandConfig
@@ -82,7 +76,6 @@ def run(cfg: Any) -> int:
         "verify": _verify,
         "export": _export,
         "import": _import,
-        "multihot": _multihot,
     }
     if cfg.action not in actions:
         asked = f"{cfg.action}: no such action" if cfg.action else "recpipe data needs an action"
@@ -167,17 +160,6 @@ def _import(cfg: Any) -> int:
     from recpipe.data.npy_days import import_days
 
     print(import_days(_npy_dir(cfg), _directory(cfg)))
-    return 0
-
-
-def _multihot(cfg: Any) -> int:
-    """Several ids a row from one: a new prepared directory, or .npz files, as MLPerf has them."""
-    from recpipe.data.multi_hot import synthesize
-
-    sizes = [int(size) for size in cfg.multi_hot_sizes]
-    if not cfg.data.out:
-        raise ConfigError("recpipe data multihot DIR writes another directory: give out=DIR")
-    print(synthesize(_directory(cfg), Path(cfg.data.out), sizes, cfg.multi_hot_distribution_type, cfg.seed))
     return 0
 
 

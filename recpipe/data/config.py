@@ -169,5 +169,6 @@ SCHEMAS: dict[str, type[DataConfig]] = {
     "synthetic": SyntheticData,
     "criteo": CriteoData,
     "table": TableData,
+    "frappe": TableData,
     "prepared": PreparedData,
 }

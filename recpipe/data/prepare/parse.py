@@ -53,26 +53,33 @@ def parse_lines(data: bytes, fmt: Format) -> Raw:
     """
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
-    pieces: list[Converted] = []
+    pieces: list[tuple[int, pa.Table]] = []
     bad: list[BadLine] = []
     lines = data.count(b"\n")
     _parse(data, 0, lines, fmt, pieces, bad)
     if not pieces:
-        pieces = [fmt.convert(fmt.read(fmt.example).slice(0, 0).combine_chunks())]
-    table = pa.concat_tables([piece.table for piece in pieces]).combine_chunks()
-    ranges = reduce(lambda a, b: [x.join(y) for x, y in zip(a, b, strict=True)], [piece.ranges for piece in pieces])
-    return Raw(table, ranges, bad, lines)
+        pieces = [(0, fmt.read(fmt.example).slice(0, 0))]
+    columns = pa.concat_tables([piece for _, piece in pieces]).combine_chunks()
+    converted = fmt.convert(columns)
+    if converted.reasons:
+        numbers = np.concatenate([first + np.arange(piece.num_rows) for first, piece in pieces])
+        text = data.split(b"\n")
+        bad += [BadLine(int(numbers[r]), why, shown(text[numbers[r]])) for r, why in converted.reasons.items()]
+        converted = fmt.convert(_without(columns, converted))
+    return Raw(converted.table, converted.ranges, sorted(bad, key=lambda entry: entry.line), lines)
 
 
-def _parse(data: bytes, first: int, lines: int, fmt: Format, pieces: list[Converted], bad: list[BadLine]) -> None:
-    """Parse these lines, or cut them in halves."""
+def _parse(
+    data: bytes, first: int, lines: int, fmt: Format, pieces: list[tuple[int, pa.Table]], bad: list[BadLine]
+) -> None:
+    """Parse these lines, or cut them in halves; `first` is the number of the first one."""
     if not lines:
         return
     columns = _read(data, lines, fmt)
     if columns is not None:
-        pieces.append(_usable(data, first, columns, fmt, bad))
+        pieces.append((first, columns))
     elif lines == 1:
-        bad.append(BadLine(first, fmt.explain(data[:-1]), shown(data[:-1])))
+        bad.append(BadLine(first, fmt.explain(data[:-1]) if len(data) > 1 else "empty line", shown(data[:-1])))
     else:
         middle = data.find(b"\n", len(data) // 2) + 1
         if middle in (0, len(data)):
@@ -84,21 +91,11 @@ def _parse(data: bytes, first: int, lines: int, fmt: Format, pieces: list[Conver
 
 def _read(data: bytes, lines: int, fmt: Format) -> pa.Table | None:
     """The columns, or None where the lines and the rows do not correspond one to one."""
-    # The engine takes a lone carriage return for the end of a line; only whole lines may decide.
-    if b"\r" in data:
+    # The engine takes a lone carriage return for the end of a line and an empty line for a row of missing values.
+    if b"\r" in data or data.startswith(b"\n") or b"\n\n" in data:
         return None
     try:
         columns = fmt.read(data)
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return None
     return columns if columns.num_rows == lines else None
-
-
-def _usable(data: bytes, first: int, columns: pa.Table, fmt: Format, bad: list[BadLine]) -> Converted:
-    """The usable rows; the others are added to the bad lines."""
-    converted = fmt.convert(columns)
-    if not converted.reasons:
-        return converted
-    text = data.split(b"\n")
-    bad.extend(BadLine(first + row, reason, shown(text[row])) for row, reason in sorted(converted.reasons.items()))
-    return fmt.convert(_without(columns, converted))
