@@ -6,8 +6,6 @@ rule decides for a line whatever its neighbours are.
 
 from __future__ import annotations
 
-from functools import reduce
-
 import numpy as np
 import pyarrow as pa
 
