@@ -36,7 +36,7 @@ def write_lines(path: Path, lines: list[bytes], ending: bytes = b"\n") -> Path:
     return path
 
 
-def criteo_config(path: Path, **changes: Any) -> CriteoData:
+def criteo_config(path: Path, /, **changes: Any) -> CriteoData:
     """Settings for small files; the cache lies beside them."""
     settings: dict[str, Any] = {
         "path": str(path),

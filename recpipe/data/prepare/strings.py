@@ -28,6 +28,21 @@ def _key(value: bytes | None) -> int:
     return int.from_bytes(blake2b(value or b"", digest_size=8).digest(), "little")
 
 
+def text_numbers(column: pa.Array) -> np.ndarray:
+    """float32 numbers of binary values; NaN where the value is null or not a number."""
+    encoded = column.dictionary_encode()
+    numbers = np.array([_number(value) for value in encoded.dictionary.to_pylist()] + [np.nan], dtype=np.float32)
+    return numbers[np.asarray(encoded.indices.fill_null(len(numbers) - 1)).astype(np.int64)]
+
+
+def _number(value: bytes | None) -> float:
+    """NaN where it is none."""
+    try:
+        return float(value or b"nan")
+    except ValueError:
+        return float("nan")
+
+
 def split_keys(column: pa.Array, separator: str) -> pa.Array:
     """Lists of uint64 keys of binary values joined by `separator`; null where nothing is there."""
     lists = split_values(column, separator)

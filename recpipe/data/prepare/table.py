@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import csv
 
 from recpipe.data.prepare.raw import LABEL, Converted, DenseRange, dense_values, nullable
-from recpipe.data.prepare.strings import rebuild, split_keys, split_values, text_keys
+from recpipe.data.prepare.strings import rebuild, split_keys, split_values, text_keys, text_numbers
 from recpipe.data.prepare.transform import apply
 from recpipe.errors import ConfigError, DataError, nearest
 
@@ -107,8 +106,7 @@ class TableFormat:
     def _weight(self, column: pa.Array, keys: pa.Array, reasons: dict[int, str], name: str) -> pa.Array:
         """Lists of float32 weights, one for each key."""
         lists = split_values(column, self._config.separator)
-        numbers = pc.cast(lists.flatten(), pa.string()) if not _numeric(lists) else lists.flatten()
-        values = np.asarray(pc.cast(numbers, pa.float32()).fill_null(float("nan")))
+        values = text_numbers(lists.flatten())
         lengths = np.asarray(lists.value_lengths().fill_null(0))
         wanted = np.asarray(keys.value_lengths().fill_null(0))
         _note(reasons, lengths != wanted, f"{name} has not one weight for each value")
@@ -169,11 +167,6 @@ def _note(reasons: dict[int, str], bad: np.ndarray, reason: str) -> None:
     """Give these rows this reason, unless they have one."""
     for row in np.flatnonzero(bad):
         reasons.setdefault(int(row), reason)
-
-
-def _numeric(lists: pa.Array) -> bool:
-    """Lists of numbers (from Parquet), not of text."""
-    return bool(pa.types.is_floating(lists.type.value_type) or pa.types.is_integer(lists.type.value_type))
 
 
 def _is_number(text: bytes) -> bool:
