@@ -15,7 +15,7 @@ class RunConfig:
 
     Args:
         dir: run directory, made by rank 0 alone; empty: ``runs/<command>/<date>-<time>-<model>-<data>``.
-        overwrite: allow a directory that is not empty.
+        overwrite: allow a directory that is not empty; what an earlier run wrote there is replaced.
     """
 
     dir: str = ""

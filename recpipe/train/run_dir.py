@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def _create(cfg: Any, command: str) -> str:
         if folder.is_dir() and any(folder.iterdir()) and not cfg.run.overwrite:
             raise ConfigError(f"run.dir={folder} holds files; choose another directory or set run.overwrite=true")
         folder.mkdir(parents=True, exist_ok=True)
+        _clear(folder)
         return str(folder)
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / command / f"{stamp}-{cfg.model.name}-{cfg.data.name}"
@@ -41,3 +43,10 @@ def _create(cfg: Any, command: str) -> str:
             continue
         return str(folder)
     raise ConfigError(f"{base}: a thousand runs in one second; set run.dir")
+
+
+def _clear(folder: Path) -> None:
+    """Removes what an earlier run left under the names that this one will write; other files stay."""
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    for name in ("metrics.jsonl", "summary.json", "plan.json", "config.yaml", "verify.json"):
+        (folder / name).unlink(missing_ok=True)

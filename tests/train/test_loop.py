@@ -169,6 +169,14 @@ def test_a_run_directory_with_files_is_refused(tmp_path):
         run_ranks(directories, 1, small_config(1, run__dir=str(tmp_path)))
 
 
+def test_overwriting_replaces_an_earlier_run_and_nothing_else(tmp_path):
+    for name in ("metrics.jsonl", "notes.txt"):
+        (tmp_path / name).write_text("old")
+    (tmp_path / "checkpoints" / "best-3").mkdir(parents=True)
+    run_ranks(directories, 1, small_config(1, run__dir=str(tmp_path), run__overwrite=True))
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [("dtype", "float16", "dtype=float16"), ("batch_size", 0, "batch_size=0"), ("mesh.stages", 3, "does not divide")],
