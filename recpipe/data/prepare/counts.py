@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 Counted = tuple[np.ndarray, np.ndarray]
+FIRST_COMPACTION = 4 << 20
 
 
 class KeyCounter:
@@ -24,6 +25,7 @@ class KeyCounter:
         self._directory, self._budget = directory, budget
         self._pending: list[Counted] = []
         self._held = 0
+        self._allowed = self._least = min(FIRST_COMPACTION, budget // 3)
         self._runs = 0
 
     def add(self, keys: np.ndarray) -> None:
@@ -33,8 +35,7 @@ class KeyCounter:
         codes, distinct = pd.factorize(keys)
         self._pending.append((distinct, np.bincount(codes, minlength=len(distinct)).astype(np.int64)))
         self._held += distinct.nbytes + 8 * len(distinct)
-        # Joining needs a second copy and a sort, hence a third of the budget.
-        if self._held > self._budget // 3:
+        if self._held > self._allowed:
             self._compact()
 
     def _compact(self) -> None:
@@ -47,6 +48,8 @@ class KeyCounter:
                 np.save(self._directory / f"{self._runs:05d}.{name}.npy", part)
             self._runs += 1
             self._pending, self._held = [], 0
+        # Joining needs a second copy and a sort, hence a third of the budget at most.
+        self._allowed = min(max(self._least, 2 * self._held), self._budget // 3)
 
     def ranges(self) -> Iterator[Counted]:
         """(sorted keys, counts), range after range in ascending order; can be asked for again."""
