@@ -33,7 +33,12 @@ def command(function: str, nproc: int, folder: Path) -> list[str]:
 
 def run(function: str, folder: Path, nproc: int = 2) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(function, nproc, folder), capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment()
+        command(function, nproc, folder),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env=environment(TMPDIR=str(folder)),
     )
 
 
