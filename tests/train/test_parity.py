@@ -43,9 +43,11 @@ def test_models_with_a_mix_of_types_microbatches_dropout_and_bags(model):
 @pytest.mark.parametrize("exchange", ["window", "pooled"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
 def test_float32_and_both_exchanges(exchange, optimizer):
+    # Adagrad's first step divides a gradient by its own size: with a tiny eps, one that is only rounding becomes a whole
+    # step of random sign, in any implementation. eps=1e-3 keeps the rule well-conditioned, so that 1e-6 measures us.
     differences = verify(
         2, dtype="float32", exchange__kind=exchange, optimizer__table__name=optimizer, optimizer__dense__name="sgd",
-        tables__per_table={"t_cat_0": "row_wise", "t_cat_1": "row_wise"},
+        tables__per_table={"t_cat_0": "row_wise", "t_cat_1": "row_wise"}, optimizer__table__eps=1e-3,
     )  # fmt: skip
     assert_same(differences, 1e-6)
 
@@ -53,7 +55,7 @@ def test_float32_and_both_exchanges(exchange, optimizer):
 def test_pooled_and_window_tables_in_one_model():
     differences = verify(
         4, dtype="float32", exchange__kind="pooled", tables__exchange_per_table={"t_cat_1": "window", "t_cat_4": "window"},
-        optimizer__dense__name="sgd", tables__sharding="row_wise",
+        optimizer__dense__name="sgd", tables__sharding="row_wise", optimizer__table__eps=1e-3,
     )  # fmt: skip
     assert_same(differences, 1e-6)
 
