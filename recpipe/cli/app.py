@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from recpipe.cli.arguments import split, to_overrides
 from recpipe.cli.conf import find_conf
 from recpipe.cli.explain import check_choices, check_composed, explain, parse
+from recpipe.cli.fit import check_fit
 from recpipe.cli.schemas import primary
 from recpipe.train.logs import log_plainly
 
@@ -40,6 +41,7 @@ def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
         try:
             OmegaConf.resolve(cfg)
             check_composed(cfg, overrides, module, folder)
+            check_fit(cfg, [one.key_or_group for one in overrides], name)
             codes.append(module.main(cfg))
         except Exception as error:
             failed.append(error)

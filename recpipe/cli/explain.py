@@ -127,6 +127,9 @@ def unknown_key(key: str, overrides: Sequence[Override], module: ModuleType, fol
     inner = [group for group in chosen if group.startswith(f"{key}/")]
     if inner:
         return f"{key}: not a group by itself; choose {' or '.join(f'{group}=...' for group in inner)}"
+    below = [name for name in known if name.startswith(f"{key}.")]
+    if below:
+        return f"{key}: not a group of this command; it has {', '.join(below)}"
     leaf = key.rsplit(".", 1)[-1]
     moved = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
     if moved:

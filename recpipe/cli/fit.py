@@ -1,0 +1,132 @@
+"""What can be said of a composed configuration before a worker starts or a file is read.
+
+Names that have to be among known ones, sizes that the table kernels take, and settings that were given but change nothing:
+a setting without effect is an error, since what its user wanted does not happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from recpipe.data.config import BAD_ID_POLICIES, NON_FINITE_POLICIES, SHUFFLES
+from recpipe.embedding.layout import SHARDING_TYPES
+from recpipe.errors import ConfigError, nearest
+from recpipe.model.check import require_embedding_dim
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "data.shuffle": SHUFFLES,
+    "data.bad_ids": BAD_ID_POLICIES,
+    "data.non_finite": NON_FINITE_POLICIES,
+    "exchange.kind": ("window", "pooled"),
+    "optimizer.table.name": ("sgd", "adagrad", "rowwise_adagrad", "adam"),
+    "optimizer.dense.name": ("sgd", "adagrad", "adam", "adamw"),
+    "tables.sharding": ("auto", *SHARDING_TYPES),
+    "early_stopping.metric": ("auc", "logloss", "ne"),
+    "log.progress": ("auto", "bar", "plain", "none"),
+    "dtype": ("float32", "float64"),
+}
+_BY_NODE = ("table_row_wise", "table_column_wise", "grid")
+_NOT_IN_VERIFY = (
+    "early_stopping",
+    "epochs",
+    "limit_train_batches",
+    "limit_val_batches",
+    "limit_test_batches",
+    "drop_last_training_batch",
+    "validation_freq_within_epoch",
+    "test_batch_size",
+    "save_checkpoint",
+    "log",
+)
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A setting that some configurations do not use.
+
+    Args:
+        key: dotted name; stands for all settings below it, too.
+        unused: says of a configuration that has the setting whether it changes nothing there.
+        because: why, and so what to change.
+    """
+
+    key: str
+    unused: Callable[[Any], bool]
+    because: str
+
+
+IDLE = (
+    Idle("optimizer.table.eps", lambda cfg: cfg.optimizer.table.name == "sgd", "optimizer/table=sgd has no eps"),
+    Idle("optimizer.dense.eps", lambda cfg: cfg.optimizer.dense.name == "sgd", "optimizer/dense=sgd has no eps"),
+    Idle("lr.lr_decay_start", lambda cfg: cfg.lr.lr_decay_steps == 0, "lr.lr_decay_steps=0 means no decay"),
+    Idle("tables.replicate_below", lambda cfg: cfg.tables.sharding != "auto", "only tables.sharding=auto reads it"),
+    Idle(
+        "tables.local_size",
+        lambda cfg: not {cfg.tables.sharding, *cfg.tables.per_table.values()} & set(_BY_NODE),
+        f"no table is {', '.join(_BY_NODE[:-1])} or {_BY_NODE[-1]}",
+    ),
+    Idle("run.overwrite", lambda cfg: not cfg.run.dir, "without run.dir a run has a directory of its own"),
+    Idle("model.dcn_num_layers", lambda cfg: _plain_dlrm(cfg), "model.interaction_type is not dcn"),
+    Idle("model.dcn_low_rank_dim", lambda cfg: _plain_dlrm(cfg), "model.interaction_type is not dcn"),
+    Idle("model.row_init_std", lambda cfg: cfg.model.row_init != "normal", "only model.row_init=normal reads it"),
+    Idle("data.shuffle_rows", lambda cfg: cfg.data.shuffle in ("none", "full"), "data.shuffle is not window or block"),
+    Idle("data.mean_ids", lambda cfg: cfg.data.multi_hot_features == 0, "data.multi_hot_features=0: no feature has more"),
+    Idle("data.multi_hot_features", lambda cfg: cfg.data.mean_ids == 1, "data.mean_ids=1 makes every feature one-hot"),
+    Idle("data.hash_size", lambda cfg: cfg.data.vocabulary != "hash", "only data.vocabulary=hash reads it"),
+    Idle("data.frequency_threshold", lambda cfg: _hashed(cfg), "data.vocabulary=hash counts nothing"),
+    Idle("data.max_ids", lambda cfg: _hashed(cfg), "data.vocabulary=hash has data.hash_size instead"),
+)
+
+
+def check_fit(cfg: DictConfig, given: Iterable[str], command: str) -> None:
+    """Checks a composed configuration.
+
+    Args:
+        cfg: of any command; what it does not have is not checked.
+        given: dotted names of the settings that were given on the command line; a recipe file may hold more than it needs.
+        command: name of the command.
+
+    Raises:
+        ConfigError: a name is unknown, a size does not fit, or a given setting has no effect.
+    """
+    for key, known in CHOICES.items():
+        value = OmegaConf.select(cfg, key)
+        if value is not None and value not in known:
+            raise ConfigError(f"{key}={value}: unknown; {nearest(str(value), known)}")
+    for table, kind in (OmegaConf.select(cfg, "tables.per_table") or {}).items():
+        if kind not in SHARDING_TYPES:
+            raise ConfigError(f"tables.per_table.{table}={kind}: no such type; {nearest(str(kind), SHARDING_TYPES)}")
+    dim = OmegaConf.select(cfg, "model.embedding_dim")
+    if dim is not None:
+        require_embedding_dim(dim)
+    for key in given:
+        reason = idle_reason(cfg, key, command)
+        if reason:
+            raise ConfigError(f"{key} has no effect here: {reason}")
+
+
+def idle_reason(cfg: DictConfig, key: str, command: str) -> str:
+    """Why a setting changes nothing in this configuration; empty if it does something."""
+    if command == "verify" and any(_covers(name, key) for name in _NOT_IN_VERIFY):
+        return "recpipe verify runs training steps only"
+    for rule in IDLE:
+        if _covers(rule.key, key) and OmegaConf.select(cfg, rule.key) is not None and rule.unused(cfg):
+            return rule.because
+    return ""
+
+
+def _covers(name: str, key: str) -> bool:
+    return key == name or key.startswith(f"{name}.")
+
+
+def _plain_dlrm(cfg: Any) -> bool:
+    return bool(cfg.model.name == "dlrm" and cfg.model.interaction_type != "dcn")
+
+
+def _hashed(cfg: Any) -> bool:
+    """The synthetic data set has `max_ids`, too, and no vocabulary."""
+    return bool(cfg.data.get("vocabulary") == "hash")

@@ -1,0 +1,109 @@
+"""What is said of settings before anything starts: unknown names, sizes, settings without effect. Cases 15 and 24."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recpipe.cli.train
+import recpipe.cli.verify
+from recpipe.cli.fit import IDLE
+from recpipe.cli.main import main
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Configurations that got as far as a command; none is run."""
+    seen: list[Any] = []
+
+    def keep(cfg: Any) -> int:
+        seen.append(cfg)
+        return 0
+
+    for module in (recpipe.cli.train, recpipe.cli.verify):
+        monkeypatch.setattr(module, "main", keep)
+    monkeypatch.chdir(tmp_path)
+    return seen
+
+
+def refused(arguments: list[str], runs: list[Any], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(arguments) == 2
+    assert not runs
+    return capsys.readouterr().err
+
+
+# For every rule: settings that make the last one idle, and settings with which it counts.
+CASES = {
+    "optimizer.table.eps": ("optimizer/table=sgd", "optimizer/table=adam", "1e-4"),
+    "optimizer.dense.eps": ("optimizer/dense=sgd", "optimizer/dense=adam", "1e-4"),
+    "lr.lr_decay_start": ("lr.lr_decay_steps=0", "lr.lr_decay_steps=9", "5"),
+    "tables.replicate_below": ("tables.sharding=row_wise", "tables.sharding=auto", "50"),
+    "tables.local_size": ("tables.sharding=row_wise", "tables.per_table={t_cat_0: grid}", "2"),
+    "run.overwrite": ("run.dir=''", "run.dir=here", "true"),
+    "model.dcn_num_layers": ("model=dlrm", "model=dcn_v2", "2"),
+    "model.dcn_low_rank_dim": ("model=dlrm", "model.interaction_type=dcn", "8"),
+    "model.row_init_std": ("model.row_init=uniform", "model.row_init=normal", "0.1"),
+    "data.shuffle_rows": ("data.shuffle=full", "data.shuffle=window", "100"),
+    "data.mean_ids": ("data.multi_hot_features=0", "data.multi_hot_features=3", "4"),
+    "data.multi_hot_features": ("data.mean_ids=1", "data.mean_ids=2", "3"),
+    "data.hash_size": ("data=criteo", "data=criteo data.vocabulary=hash", "500"),
+    "data.frequency_threshold": ("data=criteo data.vocabulary=hash", "data=criteo", "3"),
+    "data.max_ids": ("data=criteo data.vocabulary=hash", "data=criteo", "3000"),
+}
+
+
+def words(settings: str) -> list[str]:
+    return [settings] if "{" in settings else settings.split()
+
+
+def test_every_rule_has_a_case() -> None:
+    assert CASES.keys() == {rule.key for rule in IDLE}
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_setting_without_effect_is_refused(key: str, runs: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    idle, counts, value = CASES[key]
+    error = refused(["train", *words(idle), f"{key}={value}"], runs, capsys)
+    assert error.startswith(f"error: {key} has no effect here: ")
+    assert main(["train", *words(counts), f"{key}={value}"]) == 0
+    assert len(runs) == 1
+
+
+def test_recipes_may_hold_more_than_they_need(runs: list[Any]) -> None:
+    assert main(["train", "experiment=criteo_deepfm", "data.path=x", "lr.lr_decay_steps=0"]) == 0
+
+
+@pytest.mark.parametrize("setting", ["epochs=2", "early_stopping.patience=1", "log.tensorboard=true"])
+def test_verify_refuses_what_only_training_reads(
+    setting: str, runs: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "recpipe verify runs training steps only" in refused(["verify", setting], runs, capsys)
+    assert main(["train", setting]) == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "right"),
+    [
+        ("tables.sharding=rowwise", "row_wise"),
+        ("tables.per_table={t_cat_0: tablewise}", "table_wise"),
+        ("data.shuffle=windw", "window"),
+        ("early_stopping.metric=logless", "logloss"),
+        ("dtype=float16", "float64"),
+    ],
+)
+def test_unknown_name(setting: str, right: str, runs: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert right in refused(["train", setting], runs, capsys)
+
+
+@pytest.mark.parametrize(("exchange", "dim", "padded"), [("pooled", 18, 20), ("window", 3, 4)])
+def test_padded_dim_is_offered(
+    exchange: str, dim: int, padded: int, runs: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refused(["train", f"exchange={exchange}", f"model.embedding_dim={dim}"], runs, capsys)
+    assert f"model.embedding_dim={padded}" in error
+
+
+def test_group_of_another_command(runs: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "schedule.microbatches" in refused(["train", "schedule=gpipe"], runs, capsys)
