@@ -25,6 +25,9 @@ _LOST_PEER = (
     "timed out waiting",
     "socket timeout",
     "failed to recv",
+    "gloo",
+    "tcpstore",
+    "unhandled system error",
 )
 
 

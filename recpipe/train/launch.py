@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
 # A rank that lost a peer waits this long before it goes, so that the rank that failed is seen first.
-_GRACE_SECONDS = 3.0
+_GRACE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def test_unexpected_error_names_the_place_and_the_trace(tmp_path: Path) -> None:
 def test_killed_rank(tmp_path: Path) -> None:
     done = run("killed", tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: rank 1 was killed by SIGKILL")
+    assert done.stderr.startswith("error: rank 1 was killed by SIGKILL"), done.stderr
     assert "memory" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
