@@ -53,7 +53,15 @@ def main() -> None:
             with path.open("wb") as file:
                 for _ in range(times):
                     file.write(data)
-            command = [sys.executable, "-c", RUN, str(path), f"{folder}/out", str(arguments.threads), arguments.memory_limit]
+            command = [
+                sys.executable,
+                "-c",
+                RUN,
+                str(path),
+                f"{folder}/out",
+                str(arguments.threads),
+                arguments.memory_limit,
+            ]
             found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         rate = found["rows"] / found["seconds"]
         peak = found["peak"] / 2**20
