@@ -70,6 +70,8 @@ class _LoadPlanner(DefaultLoadPlanner):
         return found.__get_tensor_shard__(index) if isinstance(found, ShardedEntry) else super().lookup_tensor(index)
 
 
+# How torch.distributed.checkpoint begins its words for tensors that are not there or of another shape.
+_MISFITS = ("Missing key", "Size mismatch", "Invalid checkpoint metadata")
 State = Mapping[str, torch.Tensor | Entry]
 
 
@@ -114,7 +116,10 @@ def load(folder: Path, state: State, groups: Groups) -> None:
             process_group=groups.control,
         )
     except (RuntimeError, ValueError, dcp.api.CheckpointException) as error:
-        raise CheckpointError(f"{folder}: does not fit this model: {_reason(error)}") from error
+        reason = _reason(error)
+        if any(words in reason for words in _MISFITS):
+            raise CheckpointError(f"{folder}: does not fit this model: {reason}") from error
+        raise CheckpointError(f"{folder / 'weights'}: a file is damaged or cut short: {reason}") from error
 
 
 def read_text(folder: Path, name: str) -> str:
@@ -144,4 +149,4 @@ def _wrap(state: State) -> dict[str, Any]:
 def _reason(error: BaseException) -> str:
     failures = getattr(error, "failures", None)
     first = next(iter(failures.values()))[0] if failures else error
-    return str(first).splitlines()[0]
+    return next(iter(str(first).splitlines()), type(first).__name__)

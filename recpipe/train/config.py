@@ -227,9 +227,3 @@ class VerifyConfig(TrainConfig):
     steps: int = 50
     tolerance: float | None = None
 
-
-GROUPS: dict[str, dict[str, type]] = {
-    "exchange": {"window": ExchangeConfig, "pooled": ExchangeConfig},
-    "optimizer/table": dict.fromkeys(("sgd", "adagrad", "rowwise_adagrad", "adam"), TableOptimizerConfig),
-    "optimizer/dense": dict.fromkeys(("sgd", "adagrad", "adam", "adamw"), DenseOptimizerConfig),
-}

@@ -154,6 +154,9 @@ def check_settings(cfg: Any) -> None:
         raise ConfigError(f"early_stopping.metric={cfg.early_stopping.metric}: choose auc, logloss or ne")
     if cfg.log.progress not in ("auto", "bar", "plain", "none"):
         raise ConfigError(f"log.progress={cfg.log.progress}: choose auto, bar, plain or none")
+    for name, rule in (("table", cfg.optimizer.table), ("dense", cfg.optimizer.dense)):
+        if rule.learning_rate < 0:
+            raise ConfigError(f"optimizer.{name}.learning_rate={rule.learning_rate}: must not be negative")
     for name in ("batch_size", "epochs"):
         if getattr(cfg, name) < 1:
             raise ConfigError(f"{name}={getattr(cfg, name)}: must be at least 1")

@@ -106,6 +106,14 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
         run_ranks(load_and_score, 1, small_config(1, model__over_arch_layer_sizes=[8, 1]), tmp_path)
 
 
+def test_a_truncated_checkpoint_is_called_damaged(tmp_path):
+    run_ranks(save_and_score, 1, small_config(1), tmp_path)
+    file = next((tmp_path / "checkpoints" / "final" / "weights").glob("*.distcp"))
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(Exception, match=r"a file is damaged or cut short"):
+        run_ranks(load_and_score, 1, small_config(1), tmp_path)
+
+
 def test_no_checkpoint_there(tmp_path):
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         checkpoint.check_folder(tmp_path / "missing")
@@ -179,7 +187,8 @@ def test_overwriting_replaces_an_earlier_run_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
-    [("dtype", "float16", "dtype=float16"), ("batch_size", 0, "batch_size=0"), ("mesh.stages", 3, "does not divide")],
+    [("dtype", "float16", "dtype=float16"), ("batch_size", 0, "batch_size=0"), ("mesh.stages", 3, "does not divide"),
+     ("optimizer.dense.learning_rate", -1.0, "must not be negative")],
 )
 def test_settings_are_checked_before_anything_is_opened(setting, value, message):
     with pytest.raises(Exception, match=message):
