@@ -13,11 +13,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from recpipe.cli.arguments import split, to_overrides
+from recpipe.cli.arguments import own_folder, split, to_overrides
 from recpipe.cli.conf import find_conf
 from recpipe.cli.explain import check_choices, check_composed, explain, parse
 from recpipe.cli.fit import check_fit
-from recpipe.cli.schemas import primary
+from recpipe.cli.schemas import complete, primary
 from recpipe.train.logs import log_plainly
 
 
@@ -32,7 +32,8 @@ def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
     flags, words = split(arguments)
     settings = to_overrides(words, module.SCHEMA)
     overrides = parse(settings, not {"-m", "--multirun"}.isdisjoint(flags))
-    check_choices(overrides, module, folder)
+    own = own_folder(flags)
+    check_choices(overrides, module, [folder] if own is None else [folder, own])
     codes: list[int] = []
     failed: list[BaseException] = []
 
@@ -40,6 +41,7 @@ def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
         # Hydra would print an error and wrap it: it is kept, and raised when Hydra is done.
         try:
             OmegaConf.resolve(cfg)
+            complete(cfg)
             check_composed(cfg, overrides, module, folder)
             check_fit(cfg, [one.key_or_group for one in overrides], name)
             codes.append(module.main(cfg))

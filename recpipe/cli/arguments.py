@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from hydra._internal.utils import get_args_parser
 
@@ -32,6 +33,12 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     words = [*known.overrides, *extra]
     flags = [argument for argument in arguments if argument not in words]
     return flags, words
+
+
+def own_folder(flags: Sequence[str]) -> Path | None:
+    """The user's own directory of YAML files, from --config-dir."""
+    given = get_args_parser().parse_known_args(list(flags))[0].config_dir
+    return Path(given) if given else None
 
 
 def to_overrides(words: Sequence[str], schema: type) -> list[str]:

@@ -46,20 +46,23 @@ def shell_list(key: str, value: str) -> str:
     return f"'{key}=[{value}]'"
 
 
-def check_choices(overrides: Sequence[Override], module: ModuleType, folder: Path) -> None:
-    """Raises ConfigError for a group choice that has no file, or a group that is removed."""
-    chosen_from = groups(folder, module.CONFIG)
+def check_choices(overrides: Sequence[Override], module: ModuleType, folders: Sequence[Path]) -> None:
+    """Raises ConfigError for a group choice that has no file, or a group that is removed.
+
+    Args:
+        folders: the package's YAML files, then the user's own.
+    """
+    chosen_from = groups(folders[0], module.CONFIG)
     for override in overrides:
         group = override.key_or_group
         if group not in chosen_from:
             continue
+        known = [option for folder in folders for option in options(folder, group)]
         if override.is_delete():
-            raise ConfigError(f"~{group}: a group cannot be removed; choose {group}={'|'.join(options(folder, group))}")
+            raise ConfigError(f"~{group}: a group cannot be removed; choose {group}={'|'.join(known)}")
         for choice in _choices(override):
-            if choice is not None and choice not in options(folder, group):
-                raise ConfigError(
-                    f"{group}={choice}: there is no such {group}; {nearest(choice, options(folder, group))}"
-                )
+            if choice is not None and choice not in known:
+                raise ConfigError(f"{group}={choice}: there is no such {group}; {nearest(choice, known)}")
 
 
 def _choices(override: Override) -> list[Any]:
@@ -84,6 +87,9 @@ def explain(error: Exception, overrides: Sequence[Override], module: ModuleType,
     merging = re.match(r"Error merging override (.*)", text, re.DOTALL)
     if merging and isinstance(cause, ValidationError):
         return ConfigError(f"{merging[1]}: {_wrong_type(cause)}")
+    composing = re.match(r"In '([^']+)': \w+ raised while composing config:\n(.*)", text, re.DOTALL)
+    if composing:
+        return ConfigError(f"{composing[1]}.yaml: {_in_file(composing[2], overrides, module, folder)}")
     there = re.search(r"An item is already at '([^']+)'", text)
     if there:
         return ConfigError(f"+{there[1]}: this setting exists; leave the + out")
@@ -92,6 +98,15 @@ def explain(error: Exception, overrides: Sequence[Override], module: ModuleType,
     where = re.match(r"(?:In )?'([^']+)'", text) if isinstance(error, HydraException) else None
     place = f"conf/{where[1]}.yaml: " if where and (folder / f"{where[1]}.yaml").is_file() else ""
     return ConfigError(f"{place}{key}: {reason}" if key else f"{place}{reason}")
+
+
+def _in_file(text: str, overrides: Sequence[Override], module: ModuleType, folder: Path) -> str:
+    """The reason of an error in a file, from OmegaConf's text with its inner names."""
+    key = re.search(r"full_key: (\S+)", text)
+    if key and re.match(r"Key '.*' (is )?not in ", text):
+        return unknown_key(key[1], overrides, module, folder)
+    reason = _wrong_type(ValueError(text))
+    return f"{key[1]}: {reason}" if key else reason
 
 
 def _wrong_type(error: BaseException) -> str:

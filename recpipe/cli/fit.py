@@ -74,7 +74,9 @@ IDLE = (
     Idle("model.dcn_low_rank_dim", lambda cfg: _plain_dlrm(cfg), "model.interaction_type is not dcn"),
     Idle("model.row_init_std", lambda cfg: cfg.model.row_init != "normal", "only model.row_init=normal reads it"),
     Idle("data.shuffle_rows", lambda cfg: cfg.data.shuffle in ("none", "full"), "data.shuffle is not window or block"),
-    Idle("data.mean_ids", lambda cfg: cfg.data.multi_hot_features == 0, "data.multi_hot_features=0: no feature has more"),
+    Idle(
+        "data.mean_ids", lambda cfg: cfg.data.multi_hot_features == 0, "data.multi_hot_features=0: no feature has more"
+    ),
     Idle("data.multi_hot_features", lambda cfg: cfg.data.mean_ids == 1, "data.mean_ids=1 makes every feature one-hot"),
     Idle("data.hash_size", lambda cfg: cfg.data.vocabulary != "hash", "only data.vocabulary=hash reads it"),
     Idle("data.frequency_threshold", lambda cfg: _hashed(cfg), "data.vocabulary=hash counts nothing"),

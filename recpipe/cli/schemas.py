@@ -6,15 +6,16 @@ per option, merged below the YAML file of that option.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 from recpipe.cli.conf import groups, options, required
+from recpipe.errors import ConfigError, nearest
 
 # Commands that write where Hydra says; the others' directories are made by rank 0 of a run.
 _WRITES_HYDRA_DIR = ("simulate",)
@@ -48,6 +49,23 @@ def records() -> dict[str, dict[str, type]]:
     from recpipe.model.config import SCHEMAS as MODEL
 
     return {"data": dict(DATA), "model": dict(MODEL)}
+
+
+def complete(cfg: DictConfig) -> None:
+    """Puts the record that its `name` asks for behind a group whose choice is a file of the user's own.
+
+    Raises:
+        ConfigError: the file names none.
+    """
+    for group, by_name in records().items():
+        node = cfg.get(group)
+        if not isinstance(node, DictConfig) or is_dataclass(OmegaConf.get_type(node)):
+            continue
+        kind = str(node.get("name"))
+        if kind not in by_name:
+            raise ConfigError(f"{group}.name={kind}: a {group} file names its kind; {nearest(kind, by_name)}")
+        with open_dict(cfg):
+            cfg[group] = OmegaConf.merge(_typed(by_name[kind]), node)
 
 
 def _typed(record: type) -> DictConfig:
