@@ -61,7 +61,7 @@ class TableLayout:
         sharding: one of `SHARDING_TYPES`.
         exchange: ``window`` or ``pooled``.
         shards: row-block-major; the rectangles tile the table. Empty row blocks are left out, but for the pooled exchange:
-            TorchRec wants a shard for each rank.
+            TorchRec wants a shard for each rank, and `check_pooled` refuses empty ones.
     """
 
     spec: TableSpec

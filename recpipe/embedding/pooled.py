@@ -4,7 +4,7 @@ Every lookup travels as an id and every bag comes back pooled. Right where bags 
 the window exchange sends less. One lookup and one fused update a step, whatever the number of microbatches.
 
 What FBGEMM's fused kernels cannot do is refused when the exchange is made: float64, Adam on CPU, L2, a dim that is no
-multiple of 4, and row-wise Adagrad on column blocks (its state would be one a block: another trajectory).
+multiple of 4, empty shards, and row-wise Adagrad on column blocks (its state would be one a block: another trajectory).
 """
 
 from __future__ import annotations
@@ -138,6 +138,12 @@ def check_pooled(layouts: Sequence[TableLayout], optimizer: RowOptimizer, dtype:
             raise ConfigError(
                 f"exchange=pooled: table {layout.spec.name} has rows of {dim} floats, FBGEMM's kernels take multiples "
                 f"of 4; choose an embedding_dim that makes rows of {dim + -dim % 4}, or {other}"
+            )
+        if any(shard.num_rows == 0 for shard in layout.shards):
+            raise ConfigError(
+                f"exchange=pooled: table {layout.spec.name} has {layout.spec.num_rows} rows, too few for every rank of "
+                f"{layout.sharding} to hold one, and FBGEMM's update fails now and then on an empty shard; "
+                f"use tables.per_table.{layout.spec.name}=table_wise or {other[4:]}"
             )
         if layout.sharding in _COLUMN_CUTS and optimizer.name == "rowwise_adagrad" and len(layout.shards) > 1:
             raise ConfigError(

@@ -137,6 +137,9 @@ def test_refusals_name_the_table_and_the_way_out():
     layout = make_layout(spec, "column_wise", [0, 1], 1, "pooled", 4)
     with pytest.raises(ConfigError, match=r"t0.*one row-wise Adagrad state a block.*exchange=window"):
         check_pooled([layout], RowOptimizer("rowwise_adagrad"), torch.float32)
+    small = make_layout(specs_of("one_hot")[3], "row_wise", [0, 1, 2, 3], 1, "pooled", 4)
+    with pytest.raises(ConfigError, match=r"t3 has 3 rows, too few for every rank"):
+        check_pooled([small], RowOptimizer("sgd"), torch.float32)
     with pytest.raises(ConfigError, match="float64"):
         check_pooled([layout], RowOptimizer("sgd"), torch.float64)
     with pytest.raises(ConfigError, match="no adam"):

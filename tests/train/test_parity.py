@@ -56,6 +56,7 @@ def test_pooled_and_window_tables_in_one_model():
     differences = verify(
         4, dtype="float32", exchange__kind="pooled", tables__exchange_per_table={"t_cat_1": "window", "t_cat_4": "window"},
         optimizer__dense__name="sgd", tables__sharding="row_wise", optimizer__table__eps=1e-3,
+        data__min_ids=20,
     )  # fmt: skip
     assert_same(differences, 1e-6)
 
