@@ -50,7 +50,7 @@ def test_modules_say_what_they_are() -> None:
 
 def test_no_machine_paths() -> None:
     """No file names a place of the machine it was written on."""
-    marks = ("/" + "work/", "/" + "home/", "--" + "index-url", "extra-" + "index")
+    marks = ("/" + "work/", "/" + "home/", "--index" + "-url", "extra-" + "index")
     folders = ("recpipe", "tools", "tests", "conf", "docs", ".ci")
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
     paths += [path for path in ROOT.iterdir() if path.is_file()]

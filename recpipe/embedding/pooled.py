@@ -94,7 +94,7 @@ class PooledExchange:
         return entries
 
     def _sums(self, table: int) -> list[tuple[Shard, torch.Tensor]]:
-        """FBGEMM calls Adagrad's sum of squares ``momentum1``, or ``exp_avg_sq`` in some versions."""
+        """FBGEMM calls Adagrad's sum of squares ``momentum1``; a rank without rows of the table has none."""
         name = self.layouts[table].spec.name
         state = self.bags.fused_optimizer.state_dict()["state"].get(f"embedding_bags.{name}.weight", {})
         found = [value for key, value in state.items() if key.endswith(".momentum1") or key.endswith(".sum")]

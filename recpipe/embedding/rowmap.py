@@ -49,8 +49,9 @@ class RowMap:
         self.classes = sorted({_class_of(layout, shard) for layout in layouts for shard in layout.shards})
         rows = [layout.spec.num_rows for layout in layouts]
         self.bases = torch.tensor([0, *rows]).cumsum(0)[:-1]
-        self.local_shards = self._place_local()
-        self._build_routes()
+        walk = self._walk()
+        self.local_shards = [LocalShard(*placed) for placed in walk if placed[1].rank in (rank, -1)]
+        self._build_routes(walk)
 
     @property
     def whole_rows(self) -> bool:
@@ -78,13 +79,6 @@ class RowMap:
         local_P = keys_U[unique_P] + self._shard_delta[shard_P]
         return unique_P, self._shard_owner[shard_P], self._shard_class[shard_P], local_P
 
-    def _place_local(self) -> list[LocalShard]:
-        local = []
-        for table, shard, piece_class, offset in self._walk():
-            if shard.rank in (self.rank, -1):
-                local.append(LocalShard(table, shard, piece_class, offset))
-        return local
-
     def _walk(self) -> list[tuple[int, Shard, int, int]]:
         """Every shard with its class and its offset in its owner's tensor: the one rule all ranks share."""
         filled: dict[tuple[int, int], int] = {}
@@ -98,8 +92,7 @@ class RowMap:
                     out.append((table, shard, piece_class, offset))
         return out
 
-    def _build_routes(self) -> None:
-        walk = self._walk()
+    def _build_routes(self, walk: list[tuple[int, Shard, int, int]]) -> None:
         starts, first, count = [], [], []
         for i, (table, shard, _, _) in enumerate(walk):
             if shard.col_start == 0:

@@ -6,6 +6,7 @@ gradients and dense buckets travel while the rest of backward runs. Pipelines re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -156,7 +157,7 @@ class Trainer(Scorer):
         return loss_value, logits_B.detach()
 
     def _finite(self, loss: float, piece: Batch) -> float:
-        if not torch.isfinite(torch.tensor(loss)):
+        if not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is {loss} at step {self.step}, rows {piece.first_row} to {piece.first_row + piece.num_rows - 1} "
                 f"of the epoch; nothing was updated. Lower optimizer.table.learning_rate or optimizer.dense.learning_rate, "

@@ -13,7 +13,7 @@ from recpipe.embedding.optimizers import RowOptimizer
 from recpipe.embedding.pooled import check_pooled
 from recpipe.embedding.tables import ShardedTables
 from recpipe.errors import ConfigError
-from tests.embedding.plain import PlainOptimizer, make_batch, pooled, table_rows
+from tests.embedding.plain import make_batch, table_rows
 from tests.embedding.test_window import (
     DIM,
     STEPS,
@@ -23,7 +23,7 @@ from tests.embedding.test_window import (
     ranks_of,
     rows_of,
     specs_of,
-    touched,
+    train_plain,
 )
 from tests.ranks import run_ranks
 
@@ -74,20 +74,7 @@ def train(rank, world, sharding, optimizer, kind, micro, mixed):
 
 
 def plain(world, optimizer, kind):
-    specs = specs_of(kind)
-    tables = [table_rows(i, 0, s.num_rows, DIM, torch.float32).requires_grad_() for i, s in enumerate(specs)]
-    rule = PlainOptimizer(optimizer, tables, l2=0.0, eps=1e-6)
-    outputs = []
-    for step in range(STEPS):
-        batches = [make_batch(rows_of(r, step), specs, 100 * step + r, kind, torch.float32) for r in range(world)]
-        got = [pooled(tables, specs, batch) for batch in batches]
-        outputs.append([g.detach() for g in got])
-        for table in tables:
-            table.grad = torch.zeros_like(table)
-        if any(batch.num_rows for batch in batches):
-            sum((3 * g).sin().sum() for g in got).backward()
-        rule.step(tables, [touched(batches, i) for i in range(len(specs))], LR)
-    return outputs, tables, rule
+    return train_plain(world, optimizer, kind, torch.float32, l2=0.0, lr=LR)
 
 
 def assert_same(results, expected):

@@ -99,20 +99,20 @@ def snapshot(tables: ShardedTables) -> list:
     ]  # fmt: skip
 
 
-def train_plain(world, optimizer, kind):
+def train_plain(world, optimizer, kind, dtype=torch.float64, l2=0.01, lr=LR):
     specs = specs_of(kind)
-    tables = [table_rows(i, 0, s.num_rows, DIM, torch.float64).requires_grad_() for i, s in enumerate(specs)]
-    rule = PlainOptimizer(optimizer, tables, l2=0.01, eps=1e-6)
+    tables = [table_rows(i, 0, s.num_rows, DIM, dtype).requires_grad_() for i, s in enumerate(specs)]
+    rule = PlainOptimizer(optimizer, tables, l2=l2, eps=1e-6)
     outputs = []
     for step in range(STEPS):
-        batches = [make_batch(rows_of(r, step), specs, 100 * step + r, kind, torch.float64) for r in range(world)]
+        batches = [make_batch(rows_of(r, step), specs, 100 * step + r, kind, dtype) for r in range(world)]
         got = [pooled(tables, specs, batch) for batch in batches]
         outputs.append([g.detach() for g in got])
         for table in tables:
             table.grad = torch.zeros_like(table)
         if any(batch.num_rows for batch in batches):
             sum((3 * g).sin().sum() for g in got).backward()
-        rule.step(tables, [touched(batches, i) for i in range(len(specs))], LR)
+        rule.step(tables, [touched(batches, i) for i in range(len(specs))], lr)
     return outputs, tables, rule
 
 
