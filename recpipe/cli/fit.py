@@ -16,18 +16,14 @@ from recpipe.data.config import BAD_ID_POLICIES, NON_FINITE_POLICIES, SHUFFLES
 from recpipe.embedding.layout import SHARDING_TYPES
 from recpipe.errors import ConfigError, nearest
 from recpipe.model.check import require_embedding_dim
+from recpipe.train.config import CHOICES as TRAIN_CHOICES
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.shuffle": SHUFFLES,
     "data.bad_ids": BAD_ID_POLICIES,
     "data.non_finite": NON_FINITE_POLICIES,
-    "exchange.kind": ("window", "pooled"),
-    "optimizer.table.name": ("sgd", "adagrad", "rowwise_adagrad", "adam"),
-    "optimizer.dense.name": ("sgd", "adagrad", "adam", "adamw"),
     "tables.sharding": ("auto", *SHARDING_TYPES),
-    "early_stopping.metric": ("auc", "logloss", "ne"),
-    "log.progress": ("auto", "bar", "plain", "none"),
-    "dtype": ("float32", "float64"),
+    **TRAIN_CHOICES,
 }
 _BY_NODE = ("table_row_wise", "table_column_wise", "grid")
 _NOT_IN_VERIFY = (

@@ -8,6 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+# Settings that are one of a few names.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "exchange.kind": ("window", "pooled"),
+    "optimizer.table.name": ("sgd", "adagrad", "rowwise_adagrad", "adam"),
+    "optimizer.dense.name": ("sgd", "adagrad", "adam", "adamw"),
+    "early_stopping.metric": ("auc", "logloss", "ne"),
+    "log.progress": ("auto", "bar", "plain", "none"),
+    "dtype": ("float32", "float64"),
+}
+
 
 @dataclass
 class RunConfig:

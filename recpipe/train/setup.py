@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from recpipe.embedding.placement import PlacementOptions, place_tables
 from recpipe.embedding.tables import ShardedTables
 from recpipe.errors import ConfigError, nearest
 from recpipe.model import Model, build_model
+from recpipe.train.config import CHOICES
 from recpipe.train.lr import LrPolicy
 from recpipe.train.mesh import Mesh
 from recpipe.train.trainer import Trainer
@@ -136,8 +138,6 @@ def row_optimizer(cfg: Any) -> RowOptimizer:
 
 def dense_optimizer(cfg: Any, model: Model) -> torch.optim.Optimizer:
     """The tower's optimizer, in torch's fused form."""
-    if cfg.name not in _DENSE:
-        raise ConfigError(f"optimizer.dense.name={cfg.name}: unknown; {nearest(cfg.name, _DENSE)}")
     settings = {"lr": cfg.learning_rate, "weight_decay": cfg.weight_decay, "fused": True}
     if cfg.name != "sgd":
         settings["eps"] = cfg.eps
@@ -146,14 +146,10 @@ def dense_optimizer(cfg: Any, model: Model) -> torch.optim.Optimizer:
 
 def check_settings(cfg: Any) -> None:
     """What can be said before anything is opened."""
-    if cfg.dtype not in _DTYPES:
-        raise ConfigError(f"dtype={cfg.dtype}: unknown; {nearest(cfg.dtype, _DTYPES)}")
-    if cfg.exchange.kind not in ("window", "pooled"):
-        raise ConfigError(f"exchange.kind={cfg.exchange.kind}: choose window or pooled")
-    if cfg.early_stopping.metric not in ("auc", "logloss", "ne"):
-        raise ConfigError(f"early_stopping.metric={cfg.early_stopping.metric}: choose auc, logloss or ne")
-    if cfg.log.progress not in ("auto", "bar", "plain", "none"):
-        raise ConfigError(f"log.progress={cfg.log.progress}: choose auto, bar, plain or none")
+    for key, known in CHOICES.items():
+        value = attrgetter(key)(cfg)
+        if value not in known:
+            raise ConfigError(f"{key}={value}: unknown; {nearest(str(value), known)}")
     for name, rule in (("table", cfg.optimizer.table), ("dense", cfg.optimizer.dense)):
         if rule.learning_rate < 0:
             raise ConfigError(f"optimizer.{name}.learning_rate={rule.learning_rate}: must not be negative")

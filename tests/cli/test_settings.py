@@ -21,20 +21,6 @@ from recpipe.errors import ConfigError
 COMMANDS = ("train", "eval", "verify", "simulate")
 
 
-@pytest.fixture
-def composed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """What `recpipe train` would run with; nothing is trained."""
-    seen: list[Any] = []
-
-    def keep(cfg: Any) -> int:
-        seen.append(cfg)
-        return 0
-
-    monkeypatch.setattr(recpipe.cli.train, "main", keep)
-    monkeypatch.chdir(tmp_path)
-    return seen
-
-
 def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
     assert main(arguments) == code
     shown = capsys.readouterr()

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -31,26 +30,34 @@ class Chunk:
     oversized: bool = False
 
 
-class Reader(Protocol):
-    """Gives the chunks of a file, one at a time.
+class Reader:
+    """Gives the chunks of a file, one at a time, to whichever thread asks next.
 
-    Args:
+    Attributes:
         lock: held while asking.
         finished: the end was reached.
         num_chunks: chunks given so far.
         checksum: of what was read so far.
     """
 
-    lock: threading.Lock
-    finished: bool
-    num_chunks: int
-    checksum: int
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.finished = False
+        self.num_chunks = 0
+        self.checksum = 0
+        self._chunks: Iterator[Chunk] = iter(())
 
     def next(self) -> Chunk | None:
         """The next chunk, or None at the end; call it with the lock held."""
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            self.finished = True
+        else:
+            self.num_chunks = chunk.index + 1
+        return chunk
 
 
-class ChunkReader:
+class ChunkReader(Reader):
     """Gives the chunks of a file to whichever thread asks next.
 
     Args:
@@ -63,24 +70,12 @@ class ChunkReader:
     def __init__(
         self, path: Path, size: int, skip: int = 0, on_read: Callable[[int], None] = lambda count: None
     ) -> None:
-        self.lock = threading.Lock()
-        self.checksum = 0
-        self.finished = False
-        self.num_chunks = 0
+        super().__init__()
         self._size, self._skip = size, skip
         self._blocks = blocks(path, on_read)
         self._pending = bytearray()
         self._ended = False
         self._chunks = self._cut()
-
-    def next(self) -> Chunk | None:
-        """The next chunk, or None at the end; call it with the lock held."""
-        chunk = next(self._chunks, None)
-        if chunk is None:
-            self.finished = True
-        else:
-            self.num_chunks = chunk.index + 1
-        return chunk
 
     def _fill(self) -> None:
         """Read until a whole chunk is there or the file ends."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from recpipe.data.prepare.chunks import Chunk
+from recpipe.data.prepare.chunks import Chunk, Reader
 from recpipe.data.prepare.table import TableFormat
 from recpipe.errors import DataError
 
@@ -30,25 +29,13 @@ def parquet_names(path: Path) -> list[str]:
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
 
 
-class ParquetReader:
+class ParquetReader(Reader):
     """Gives the chunks of a Parquet file to whichever thread asks next; as `ChunkReader` does for text."""
 
     def __init__(self, path: Path, fmt: TableFormat, numeric: frozenset[str], on_read: Callable[[int], None]) -> None:
-        self.lock = threading.Lock()
-        self.checksum = 0
-        self.finished = False
-        self.num_chunks = 0
+        super().__init__()
         self._path, self._fmt, self._numeric = path, fmt, numeric
         self._chunks = self._read(on_read)
-
-    def next(self) -> Chunk | None:
-        """The next chunk, or None at the end; call it with the lock held."""
-        chunk = next(self._chunks, None)
-        if chunk is None:
-            self.finished = True
-        else:
-            self.num_chunks = chunk.index + 1
-        return chunk
 
     def _read(self, on_read: Callable[[int], None]) -> Iterator[Chunk]:
         """Row batches of the columns that are used."""
