@@ -128,6 +128,22 @@ class TablesStep:
             if step is not None:
                 step.request()
 
+    def tell_early(self, previous: TablesStep) -> None:
+        """Finds the rows that the step before, still running, does not touch; the pooled exchange has none."""
+        if self._window is not None:
+            assert previous._window is not None
+            self._window.tell_early(previous._window)
+
+    def gather_early(self) -> None:
+        """Gathers the rows that `tell_early` found."""
+        if self._window is not None:
+            self._window.gather_early()
+
+    def send_early(self) -> None:
+        """Starts those rows on their way."""
+        if self._window is not None:
+            self._window.send_early()
+
     def lookup(self, lr: float = 0.0) -> None:
         """Gathers rows at the owners; from here on the step's rows are frozen.
 

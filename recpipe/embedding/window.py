@@ -5,6 +5,7 @@ rows that no earlier one brought. The verbs of a `Window`, in order:
 
     announce -> request -> lookup -> (send_rows m, rows m)* -> (gradient_UD, send_gradients m)* -> update
 
+and, before `lookup`, to send ahead of time what the step before does not touch: tell_early -> gather_early -> send_early.
 Each is one action of a schedule; the window knows no schedule. Every rank calls every verb, a rank without rows included.
 
 Why not TorchRec's ShardedEmbeddingCollection: it knows no table-row-wise, no grid and no float64; its row-wise Adagrad
@@ -14,11 +15,13 @@ step. `tests/embedding/test_against_torchrec.py` holds this exchange against it 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 
 import torch
 
+from recpipe.embedding.early import EARLY, EarlyRows, TouchedRows
 from recpipe.embedding.lanes import Lanes, PendingMessage
 from recpipe.embedding.replicas import sum_replicated
 from recpipe.embedding.requests import Requests, make_requests, regroup
@@ -39,6 +42,7 @@ class WindowExchange:
         self.rowmap = store.rowmap
         self.lanes = lanes
         self.row_squares = RowSquares(store.rowmap, lanes.gradients)
+        self.touched = TouchedRows(store)
         largest = max(weight.shape[0] for weight in store.weights)
         self.row_number_dtype = torch.int32 if largest < 2**31 else torch.int64
 
@@ -69,8 +73,10 @@ class Window:
         self._widths_K = torch.tensor([piece.width for piece in self._map.classes])
         self._header_size = len(header)
         self._row_messages: dict[int, PendingMessage] = {}
+        self._waiting: deque[int] = deque()
         self._gradient_messages: list[tuple[int, PendingMessage]] = []
         self._order_P: torch.Tensor | None = None
+        self._early: EarlyRows | None = None
         self.headers = torch.empty(0)
         self._announce(header)
 
@@ -101,17 +107,52 @@ class Window:
         numbers = self._requests.local_P.to(self._exchange.row_number_dtype)
         self._numbers = self._lanes.ids.all_to_all(numbers, sizes, theirs)
 
+    @cached_property
+    def rows_UD(self) -> torch.Tensor:
+        """The unique rows of the step, in the order in which they are first needed."""
+        return self._store.weights[0].new_empty(self._requests.num_unique, self._map.dim)
+
+    @cached_property
+    def _owner_rows_Q(self) -> torch.Tensor:
+        """Rows of this rank's tables that are asked for; waits for their numbers."""
+        return self._numbers.wait()
+
+    @property
+    def _owner_class_Q(self) -> torch.Tensor:
+        counts_X = self._theirs_WMKM.sum(3).flatten()
+        return torch.repeat_interleave(counts_X) % len(self._map.classes)
+
+    def tell_early(self, previous: Window) -> None:
+        """Waits for the row numbers of both steps; starts to tell consumers which rows `previous` does not touch."""
+        self._early = EarlyRows(
+            self._store, self._lanes, self._requests, self._theirs_WMKM, self._owner_rows_Q, self.rows_UD
+        )
+        before = (previous._owner_rows_Q, previous._owner_class_Q)
+        self._early.tell(self._exchange.touched.untouched(self._owner_rows_Q, self._owner_class_Q, *before))
+
+    def gather_early(self) -> None:
+        """Gathers the rows that `tell_early` found, while the step before may not have been updated."""
+        assert self._early is not None
+        self._early.gather([EARLY])
+
+    def send_early(self) -> None:
+        """Starts those rows on their way to their consumers."""
+        assert self._early is not None
+        self._early.send(EARLY)
+        self._waiting.append(EARLY)
+
     def lookup(self) -> None:
         """Waits for row numbers and gathers the rows of every microbatch from this rank's tables, once."""
-        numbers_Q = self._numbers.wait()
+        if self._early is not None:
+            self._early.gather(range(self._theirs_WMKM.shape[1]))
+            return
+        numbers_Q = self._owner_rows_Q
         by_micro = numbers_Q
         if self._theirs_WMKM.shape[1] > 1:
             by_micro = numbers_Q[regroup(self._theirs_WMKM, (1, 0, 2, 3))]
-        self._owner_rows_Q = numbers_Q
         counts_MWK = self._theirs_WMKM.sum(3).transpose(0, 1)
         runs = by_micro.split(counts_MWK.sum((1, 2)).tolist())
         self._outgoing = [self._gather(run, counts_WK) for run, counts_WK in zip(runs, counts_MWK, strict=True)]
-        self.rows_UD = self._store.weights[0].new_empty(self._requests.num_unique, self._map.dim)
 
     def _gather(self, numbers: torch.Tensor, counts_WK: torch.Tensor) -> torch.Tensor:
         """Rows of one microbatch for all consumers as one flat message, (consumer, class)-major."""
@@ -124,6 +165,10 @@ class Window:
 
     def send_rows(self, microbatch: int) -> None:
         """Starts the rows that `microbatch` is the first to need on their way from owners to consumers."""
+        if self._early is not None:
+            self._early.send(microbatch)
+            self._waiting.append(microbatch)
+            return
         sends = (self._theirs_WMKM[:, microbatch].sum(2) @ self._widths_K).tolist()
         receives = (self._requests.counts_WMKM[:, microbatch].sum(2) @ self._widths_K).tolist()
         out = None
@@ -132,15 +177,21 @@ class Window:
             out = self.rows_UD[start:stop].view(-1)
         message = self._outgoing[microbatch]
         self._row_messages[microbatch] = self._lanes.rows.all_to_all(message, sends, receives, out)
+        self._waiting.append(microbatch)
 
     def rows(self, microbatch: int) -> torch.Tensor:
-        """Waits for the rows of `microbatch`; gives all unique rows, U x dim, of which those for this one are there."""
-        message = self._row_messages.pop(microbatch, None)
-        if message is not None:
-            received = message.wait()
-            if not self._map.whole_rows:
-                self._land(microbatch, received)
+        """Waits for the rows of microbatches up to this one; gives all unique rows, U x dim, of which these are there."""
+        while self._waiting and self._waiting[0] <= microbatch:
+            self._receive(self._waiting.popleft())
         return self.rows_UD
+
+    def _receive(self, microbatch: int) -> None:
+        if self._early is not None:
+            self._early.land(microbatch)
+            return
+        received = self._row_messages.pop(microbatch).wait()
+        if not self._map.whole_rows:
+            self._land(microbatch, received)
 
     def _arrival_range(self, microbatch: int) -> tuple[int, int]:
         per_micro = self._requests.counts_WMKM.sum((0, 2, 3))

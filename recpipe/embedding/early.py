@@ -1,0 +1,148 @@
+"""Rows of a step that the step before does not touch may travel before that step's update: early, and still exact.
+
+Only an owner knows what all consumers touch. So owners mark the pieces asked of them for step t+1 that nobody asked for
+in step t, and tell each consumer its marks: one byte a piece, in the order in which it asked. Marked pieces then travel
+in one message under step t; the others follow after its update, by microbatch as always. Replicated rows never travel
+and are never early: a rank does not know which of them other ranks touch.
+
+Suffixes as in `requests`; Q pieces asked of an owner, T pieces of one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from recpipe.embedding.lanes import Lanes, PendingMessage
+from recpipe.embedding.requests import Requests, regroup
+from recpipe.embedding.rowmap import RowMap
+from recpipe.embedding.store import RowStore
+
+EARLY = -1
+"""Number of the message that carries early rows, beside those of the microbatches."""
+
+
+class TouchedRows:
+    """A flag for each row of a store: whether the step at hand touches it. Kept to save making it each step."""
+
+    def __init__(self, store: RowStore) -> None:
+        self._flags = [torch.zeros(weight.shape[0], dtype=torch.bool) for weight in store.weights]
+        self._replicated = [piece.replicated for piece in store.rowmap.classes]
+
+    def untouched(
+        self, rows_Q: torch.Tensor, class_Q: torch.Tensor, before_Q: torch.Tensor, before_class_Q: torch.Tensor
+    ) -> torch.Tensor:
+        """Bool of Q: rows (of their class) that are not among the rows of the step before, and not replicated."""
+        out_Q = torch.zeros(rows_Q.numel(), dtype=torch.bool)
+        for k, flags in enumerate(self._flags):
+            if self._replicated[k]:
+                continue
+            touched, mine = before_Q[before_class_Q == k].long(), class_Q == k
+            flags[touched] = True
+            out_Q[mine] = ~flags[rows_Q[mine].long()]
+            flags[touched] = False
+        return out_Q
+
+
+class Ends:
+    """Where pieces lie in the messages between this rank and every other: one view as owner, one as consumer.
+
+    Args:
+        counts_WMKM: pieces by (peer, first, class, last); they lie in this order.
+        early: uint8 of all pieces.
+    """
+
+    def __init__(self, counts_WMKM: torch.Tensor, early: torch.Tensor) -> None:
+        num_peers, num_micro, num_classes, _ = counts_WMKM.shape
+        cell = torch.repeat_interleave(counts_WMKM.sum(3).flatten())
+        self._peer_class = (cell // (num_micro * num_classes)) * num_classes + cell % num_classes
+        number = torch.where(early.bool(), EARLY, (cell // num_classes) % num_micro)
+        order = torch.argsort((number + 1) * num_peers * num_classes + self._peer_class, stable=True)
+        self._runs = order.split(torch.bincount(number + 1, minlength=num_micro + 1).tolist())
+        self._num_cells = num_peers * num_classes
+
+    def message(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pieces of message `number` in its order, (peer, class)-major, and how many there are of each (peer, class)."""
+        pieces_T = self._runs[number + 1]
+        return pieces_T, torch.bincount(self._peer_class[pieces_T], minlength=self._num_cells)
+
+
+class EarlyRows:
+    """The row messages of one window some of whose rows travel early.
+
+    Args:
+        store: this rank's rows.
+        lanes: communication.
+        requests: what this rank asks for, as consumer.
+        theirs_WMKM, numbers_Q: what is asked of it, as owner, and which rows.
+        rows_UD: where received rows go.
+    """
+
+    def __init__(
+        self,
+        store: RowStore,
+        lanes: Lanes,
+        requests: Requests,
+        theirs_WMKM: torch.Tensor,
+        numbers_Q: torch.Tensor,
+        rows_UD: torch.Tensor,
+    ) -> None:
+        self._store, self._lanes, self._requests = store, lanes, requests
+        self._map: RowMap = store.rowmap
+        self._theirs_WMKM, self._numbers_Q, self.rows_UD = theirs_WMKM, numbers_Q, rows_UD
+        self._widths_K = torch.tensor([piece.width for piece in self._map.classes])
+        self._pending: dict[int, PendingMessage] = {}
+        self._outgoing: dict[int, torch.Tensor] = {}
+
+    def tell(self, untouched_Q: torch.Tensor) -> None:
+        """Starts to tell consumers which of their rows are early."""
+        flags_Q = untouched_Q.to(torch.uint8)
+        sizes = self._theirs_WMKM.sum((1, 2, 3)).tolist()
+        mine = self._requests.counts_WMKM.sum((1, 2, 3)).tolist()
+        self._owner = Ends(self._theirs_WMKM, flags_Q)
+        self._flags = self._lanes.ids.all_to_all(flags_Q, sizes, mine)
+
+    def gather(self, numbers: Sequence[int]) -> None:
+        """Copies the rows of these messages out of the tables, as they are now."""
+        for number in numbers:
+            pieces_T, counts_X = self._owner.message(number)
+            runs = self._numbers_Q[pieces_T].split(counts_X.tolist())
+            weights = self._store.weights
+            parts = [weights[i % len(weights)].index_select(0, run).flatten() for i, run in enumerate(runs)]
+            self._outgoing[number] = torch.cat(parts)
+
+    def send(self, number: int) -> None:
+        """Starts a message whose rows were gathered."""
+        sends, receives = (self._sizes(end.message(number)[1]) for end in (self._owner, self._consumer()))
+        self._pending[number] = self._lanes.rows.all_to_all(self._outgoing.pop(number), sends, receives)
+
+    def land(self, number: int) -> None:
+        """Waits for a message and puts its rows in their places."""
+        received, classes, position = self._pending.pop(number).wait(), self._map.classes, 0
+        pieces_T, counts_X = self._consumer().message(number)
+        rows_T = self._unique_in_asking_order()[pieces_T]
+        if self._map.whole_rows:
+            self.rows_UD[rows_T] = received.view(-1, self._map.dim)
+            return
+        for i, run in enumerate(rows_T.split(counts_X.tolist())):
+            piece = classes[i % len(classes)]
+            block = received[position : position + run.numel() * piece.width].view(-1, piece.width)
+            self.rows_UD[run, piece.col_start : piece.col_start + piece.width] = block
+            position += block.numel()
+
+    def _consumer(self) -> Ends:
+        if not hasattr(self, "_asked"):
+            self._asked = Ends(self._requests.counts_WMKM, self._flags.wait())
+        return self._asked
+
+    def _unique_in_asking_order(self) -> torch.Tensor:
+        """Unique row of each piece, in the order in which this rank asked owners for them."""
+        if not hasattr(self, "_unique_P"):
+            arrival = self._requests.counts_WMKM.transpose(0, 1)
+            self._unique_P = self._requests.unique_P[regroup(arrival, (1, 0, 2, 3))]
+        return self._unique_P
+
+    def _sizes(self, counts_X: torch.Tensor) -> list[int]:
+        sizes: list[int] = (counts_X.view(-1, len(self._widths_K)) @ self._widths_K).tolist()
+        return sizes

@@ -1,0 +1,92 @@
+"""Rows sent ahead of time: the same results as without, no byte more, and wrong as soon as touched rows are not patched."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from recpipe.comm import Groups, Traffic
+from recpipe.embedding import early
+from recpipe.embedding.optimizers import RowOptimizer
+from recpipe.embedding.tables import ShardedTables
+from tests.embedding.plain import make_batch, table_rows
+from tests.embedding.test_window import (
+    DIM,
+    LR,
+    STEPS,
+    TYPES,
+    assert_equal,
+    lanes_of,
+    layouts_of,
+    loss_gradient,
+    rows_of,
+    snapshot,
+    specs_of,
+    train_plain,
+    train_sharded,
+)
+from tests.ranks import run_ranks
+
+
+def train_ahead(rank, world, sharding, optimizer, kind, micro, fault=""):
+    """As `train_sharded`, with ids routed one step ahead and early rows sent before the update of the step before."""
+    specs, groups, traffic = specs_of(kind), Groups.create(), Traffic()
+    rule = RowOptimizer(optimizer, eps=1e-6, l2=0.01)
+    tables = ShardedTables(
+        layouts_of(specs, sharding, world), rule,
+        lambda t, a, b: table_rows(t, a, b, DIM, torch.float64), lanes_of(groups, traffic), torch.float64,
+    )  # fmt: skip
+    if fault == "no patch":
+        early.TouchedRows.untouched = lambda self, rows_Q, *rest: torch.ones(rows_Q.numel(), dtype=torch.bool)
+
+    def opened(step):
+        batch = make_batch(rows_of(rank, step), specs, 100 * step + rank, kind, torch.float64)
+        return tables.open(batch.microbatches(micro))
+
+    outputs, window = [], opened(0)
+    window.request()
+    for step in range(STEPS):
+        following = opened(step + 1)
+        following.request()
+        window.lookup(LR)
+        for m in range(micro):
+            window.send_rows(m)
+        following.tell_early(window)
+        got = [window.pool(m) for m in range(micro)]
+        outputs.append(torch.cat(got))
+        following.gather_early()
+        following.send_early()
+        for m in range(micro):
+            window.add_gradient(m, loss_gradient(got[m]))
+            window.send_gradients(m)
+        window.update(step + 1)
+        window = following
+    return outputs, snapshot(tables), dict(traffic.sent)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("sharding", [*TYPES, "mixed"])
+def test_every_layout(sharding, world):
+    results = run_ranks(train_ahead, world, sharding, "rowwise_adagrad", "one_hot", 2)
+    assert_equal(results, train_plain(world, "rowwise_adagrad", "one_hot"))
+
+
+@pytest.mark.parametrize("kind", ["multi_hot", "weighted"])
+def test_bags(kind):
+    results = run_ranks(train_ahead, 2, "mixed", "adam", kind, 3)
+    assert_equal(results, train_plain(2, "adam", kind))
+
+
+def test_rows_travel_once():
+    """Early and late rows together are the rows of the step; one step more is opened than trained."""
+    ahead, plain = (run_ranks(f, 2, "row_wise", "sgd", "one_hot", 2, *rest)[0][2] for f, rest in
+                    ((train_ahead, ()), (train_sharded, (False,))))  # fmt: skip
+    assert ahead["row_gradients"] == plain["row_gradients"]
+    assert 0 < ahead["rows"] - plain["rows"] < plain["rows"] / 2
+
+
+@pytest.mark.parametrize("sharding", ["table_wise", "column_wise"])
+def test_control_rows_that_are_not_patched_are_seen(sharding):
+    results = run_ranks(train_ahead, 2, sharding, "rowwise_adagrad", "one_hot", 2, "no patch")
+    with pytest.raises(AssertionError):
+        assert_equal(results, train_plain(2, "rowwise_adagrad", "one_hot"))
