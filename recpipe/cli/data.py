@@ -149,15 +149,15 @@ def _verify(cfg: Any) -> int:
 
 def _export(cfg: Any) -> int:
     """A prepared directory as day_N .npy files."""
-    from recpipe.data.npy_days import export_days
+    from recpipe.data.npy_export import export_days
 
-    print(export_days(_directory(cfg), _npy_dir(cfg)))
+    print(export_days(_directory(cfg), _npy_dir(cfg), cfg.data))
     return 0
 
 
 def _import(cfg: Any) -> int:
     """day_N .npy files as a prepared directory."""
-    from recpipe.data.npy_days import import_days
+    from recpipe.data.npy_import import import_days
 
     print(import_days(_npy_dir(cfg), _directory(cfg)))
     return 0

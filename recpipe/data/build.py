@@ -36,5 +36,9 @@ def to_batch(rows: Rows, first_row: int) -> Batch:
 def _feature_major(lengths: np.ndarray) -> np.ndarray:
     """Positions of the row-major ids in feature-major order."""
     num_rows, num_features = lengths.shape
+    if num_rows and (lengths == lengths[0]).all():
+        ends = np.cumsum(lengths[0])
+        slots = np.arange(num_rows * ends[-1]).reshape(num_rows, -1)
+        return np.concatenate([slots[:, end - size : end].ravel() for end, size in zip(ends, lengths[0], strict=True)])
     feature = np.repeat(np.tile(np.arange(num_features, dtype=np.uint16), num_rows), lengths.ravel())
     return np.argsort(feature, kind="stable")

@@ -13,6 +13,7 @@ SHUFFLES = ("none", "window", "block", "full")
 TRANSFORMS = ("log", "log1p", "squared_log", "standardize", "none")
 VOCABULARIES = ("frequency", "hash")
 SPLITS = ("fraction", "days")
+MULTI_HOT_DISTRIBUTIONS = ("uniform", "pareto")
 
 
 @dataclass
@@ -26,6 +27,9 @@ class DataConfig:
         bad_ids: what to do with an id outside its table: error, clamp, hash, oov, drop.
         non_finite: what to do with a NaN or infinite dense value: error, or drop the row.
         num_workers: threads that build batches ahead of training; 0 builds them when asked.
+        multi_hot_sizes: ids a row of each feature, made from its one-hot id when rows are read (MLPerf); empty: as stored.
+        multi_hot_distribution: of the ids beside the first: uniform or pareto.
+        multi_hot_seed: chooses them.
     """
 
     name: str = ""
@@ -34,6 +38,9 @@ class DataConfig:
     bad_ids: str = "error"
     non_finite: str = "error"
     num_workers: int = 1
+    multi_hot_sizes: list[int] = field(default_factory=list)
+    multi_hot_distribution: str = "uniform"
+    multi_hot_seed: int = 0
 
 
 @dataclass
@@ -171,4 +178,5 @@ SCHEMAS: dict[str, type[DataConfig]] = {
     "table": TableData,
     "frappe": TableData,
     "prepared": PreparedData,
+    "mlperf": PreparedData,
 }

@@ -10,10 +10,11 @@ import numpy as np
 
 from recpipe.data.config import DataConfig
 from recpipe.data.dataset import SPLITS, Dataset
+from recpipe.data.multi_hot import with_multi_hot
 from recpipe.data.prepare.inputs import MANIFEST
 from recpipe.data.prepare.manifest import FORMAT
 from recpipe.data.prepare.npy import HEADER
-from recpipe.data.rows import MemoryStore, Rows
+from recpipe.data.rows import MemoryStore, Rows, Store
 from recpipe.data.statistics import feature_statistics
 from recpipe.errors import ConfigError, DataError
 from recpipe.specs import Feature, Schema
@@ -127,12 +128,12 @@ def prepared_dataset(directory: str | Path, config: DataConfig, seed: int) -> Da
         raise ConfigError("data=prepared reads a directory that `recpipe data prepare` wrote: give data.path=DIR")
     path = Path(directory).expanduser()
     manifest = read_manifest(path)
-    stores = {
+    stores: dict[str, Store] = {
         split: ShardStore(path, [r for r in manifest["shards"] if r["split"] == split])
         for split in SPLITS
         if manifest["rows"][split]
     }
-    schema = schema_of(manifest)
+    schema, stores = with_multi_hot(config, schema_of(manifest), stores)
     statistics = feature_statistics(schema, stores["train"])
     return Dataset(schema, stores, _describe(path, manifest), config, seed, statistics)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from recpipe.data.config import SyntheticData
 from recpipe.data.dataset import SPLITS, Dataset
+from recpipe.data.multi_hot import with_multi_hot
 from recpipe.data.rows import MemoryStore, Rows
 from recpipe.data.score import auc, logloss
 from recpipe.data.statistics import feature_statistics
@@ -31,15 +32,15 @@ def synthetic_dataset(config: SyntheticData, seed: int) -> Dataset:
     rows, chances = _draw(config, sizes, teacher, sum(counts), rng)
     bounds = np.cumsum([0, *counts])
     stores = {split: MemoryStore.of(cut(rows, *bounds[i : i + 2])) for i, split in enumerate(SPLITS)}
-    schema = _schema(config, sizes, rows)
+    schema, read = with_multi_hot(config, _schema(config, sizes, rows), stores)
     labels, best = rows.labels[bounds[2] :], chances[bounds[2] :]
     return Dataset(
         schema,
-        stores,
+        read,
         _describe(config),
         config,
         seed,
-        feature_statistics(schema, stores["train"]),
+        feature_statistics(schema, read["train"]),
         {"auc": auc(labels, best), "logloss": logloss(labels, best)} if config.num_test else None,
     )
 
