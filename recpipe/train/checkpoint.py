@@ -1,19 +1,20 @@
-"""Saves and loads weights with torch.distributed.checkpoint, whatever the plan and the number of ranks.
+"""Saves and loads a run with torch.distributed.checkpoint, whatever the plan and the number of ranks. No pickle.
 
-A checkpoint is a directory: `weights/` (DCP: dense tensors and rectangles of tables under canonical names), `config.yaml`,
-`schema.json`. It is written beside its place and renamed at the end: a directory that has the name is whole.
+A checkpoint is a directory: `weights/` (a safetensors file a rank: dense tensors and rectangles of tables), `index.json`
+(where each tensor lies), small texts (configuration, schema, plan, progress) and `manifest.json` (checksums).
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
@@ -21,6 +22,8 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from recpipe.comm import Groups
 from recpipe.embedding.state import Entry
 from recpipe.errors import CheckpointError
+from recpipe.train.checkpoint_manifest import check_folder, find_damage
+from recpipe.train.checkpoint_storage import Reader, Writer
 
 
 class ShardedEntry:
@@ -75,51 +78,67 @@ _MISFITS = ("Missing key", "Size mismatch", "Invalid checkpoint metadata")
 State = Mapping[str, torch.Tensor | Entry]
 
 
-def save(folder: Path, state: State, texts: Mapping[str, str], groups: Groups) -> None:
-    """Writes a checkpoint; collective.
+class SaveError(CheckpointError):
+    """A checkpoint could not be written; all ranks know it, and training can go on."""
+
+
+def save(
+    folder: Path, state: State, texts: Mapping[str, str], groups: Groups, notes: Mapping[str, Any] | None = None
+) -> None:
+    """Writes a checkpoint; collective over `groups.control`.
 
     Args:
-        folder: where it shall be; must not exist.
-        state: canonical name -> dense tensor (the same on all ranks) or table entry.
-        texts: small files beside the weights, name -> text.
+        folder: where it shall be; an older one there is replaced when the new one is whole.
+        state: canonical name -> dense tensor (a rank gives those it holds; copies are written once) or table entry.
+        texts: small files beside the tensors, name -> text; those of rank 0 are written.
+        notes: facts for the manifest, such as the step.
+
+    Raises:
+        SaveError: on every rank, where one could not write (a full disk).
     """
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    if groups.rank == 0:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        for name, text in texts.items():
-            (unfinished / name).write_text(text)
-    groups.barrier()
-    dcp.save(
-        _wrap(state),
-        checkpoint_id=str(unfinished / "weights"),
-        planner=_SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-        process_group=groups.control,
-    )
-    if groups.rank == 0:
-        unfinished.rename(folder)
-    groups.barrier()
+    try:
+        dcp.save(
+            _wrap(state),
+            storage_writer=Writer(folder, texts, notes or {}),
+            planner=_SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+            process_group=groups.control,
+        )
+    except CheckpointException as error:
+        rank, (cause, _) = next(iter(sorted(error.failures.items())))
+        raise SaveError(f"{folder}: could not be written by rank {rank}: {_reason(cause)}") from error
 
 
 def load(folder: Path, state: State, groups: Groups) -> None:
-    """Reads a checkpoint into the tensors of `state`, in place; collective.
+    """Checks a checkpoint and reads it into the tensors of `state`, in place; collective over `groups.control`.
 
     Raises:
-        CheckpointError: the directory is no checkpoint, or holds other tensors or shapes.
+        CheckpointError: the directory is no checkpoint, is damaged, or holds other tensors or shapes.
     """
-    check_folder(folder)
+    problems = damage(folder, groups)
+    if problems:
+        raise CheckpointError(problems[0])
     try:
         dcp.load(
             _wrap(state),
-            checkpoint_id=str(folder / "weights"),
+            storage_reader=Reader(folder),
             planner=_LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
             process_group=groups.control,
         )
-    except (RuntimeError, ValueError, dcp.api.CheckpointException) as error:
-        reason = _reason(error)
+    except CheckpointException as error:
+        reason = _reason(next(iter(error.failures.values()))[0])
         if any(words in reason for words in _MISFITS):
             raise CheckpointError(f"{folder}: does not fit this model: {reason}") from error
-        raise CheckpointError(f"{folder / 'weights'}: a file is damaged or cut short: {reason}") from error
+        raise CheckpointError(f"{folder}: cannot be read: {reason}") from error
+
+
+def damage(folder: Path, groups: Groups) -> list[str]:
+    """What is wrong with the files of a checkpoint; the same on every rank, each of which reads a part. Collective."""
+    mine = list(find_damage(folder, groups.rank, groups.world))
+    if groups.world == 1:
+        return mine
+    found: list[list[str]] = [[] for _ in range(groups.world)]
+    dist.all_gather_object(found, mine, group=groups.control)
+    return list(dict.fromkeys(text for texts in found for text in texts))
 
 
 def read_text(folder: Path, name: str) -> str:
@@ -132,21 +151,9 @@ def read_json(folder: Path, name: str) -> Any:
     return json.loads(read_text(folder, name))
 
 
-def check_folder(folder: Path) -> None:
-    """Raises CheckpointError where `folder` is no finished checkpoint."""
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such checkpoint; give the directory, for example RUN/checkpoints/final")
-    if not (folder / "weights").is_dir():
-        inside = sorted(p.name for p in folder.glob("checkpoints/*") if p.is_dir())
-        hint = f"; did you mean {folder / 'checkpoints' / inside[-1]}?" if inside else ""
-        raise CheckpointError(f"{folder}: is no checkpoint (it has no weights/){hint}")
-
-
 def _wrap(state: State) -> dict[str, Any]:
     return {key: ShardedEntry(value) if isinstance(value, Entry) else value for key, value in state.items()}
 
 
 def _reason(error: BaseException) -> str:
-    failures = getattr(error, "failures", None)
-    first = next(iter(failures.values()))[0] if failures else error
-    return next(iter(str(first).splitlines()), type(first).__name__)
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

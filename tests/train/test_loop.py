@@ -11,6 +11,7 @@ import torch
 from recpipe.comm import Groups
 from recpipe.errors import CheckpointError, ConfigError, TrainingError
 from recpipe.train import checkpoint
+from recpipe.train.checkpoint_manifest import check_folder
 from recpipe.train.evaluate import score_split
 from recpipe.train.feed import Feed
 from recpipe.train.loop import TrainingLoop
@@ -108,18 +109,19 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
 
 def test_a_truncated_checkpoint_is_called_damaged(tmp_path):
     run_ranks(save_and_score, 1, small_config(1), tmp_path)
-    file = next((tmp_path / "checkpoints" / "final" / "weights").glob("*.distcp"))
+    file = tmp_path / "checkpoints" / "final" / "weights" / "rank_0.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(Exception, match=r"a file is damaged or cut short"):
+    with pytest.raises(Exception, match=r"rank_0.safetensors: is cut short or grown: 1000 bytes"):
         run_ranks(load_and_score, 1, small_config(1), tmp_path)
 
 
 def test_no_checkpoint_there(tmp_path):
     with pytest.raises(CheckpointError, match="no such checkpoint"):
-        checkpoint.check_folder(tmp_path / "missing")
+        check_folder(tmp_path / "missing")
     (tmp_path / "checkpoints" / "final").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "final" / "manifest.json").touch()
     with pytest.raises(CheckpointError, match=r"did you mean .*final"):
-        checkpoint.check_folder(tmp_path)
+        check_folder(tmp_path)
 
 
 def test_other_columns_are_refused_with_all_differences(tmp_path):
@@ -187,8 +189,12 @@ def test_overwriting_replaces_an_earlier_run_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
-    [("dtype", "float16", "dtype=float16"), ("batch_size", 0, "batch_size=0"), ("mesh.stages", 3, "does not divide"),
-     ("optimizer.dense.learning_rate", -1.0, "must not be negative")],
+    [
+        ("dtype", "float16", "dtype=float16"),
+        ("batch_size", 0, "batch_size=0"),
+        ("mesh.stages", 3, "does not divide"),
+        ("optimizer.dense.learning_rate", -1.0, "must not be negative"),
+    ],
 )
 def test_settings_are_checked_before_anything_is_opened(setting, value, message):
     with pytest.raises(Exception, match=message):

@@ -1,0 +1,145 @@
+"""What makes a directory a checkpoint: `manifest.json`, with size and CRC-32 of every file, written last.
+
+A checkpoint is made under a name that begins with a dot and renamed when all of it is on disk, so a directory of the
+right name is whole unless its files were changed later; `find_damage` tells. Standard library and `checkpoint_file` only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from recpipe.errors import CheckpointError
+from recpipe.train.checkpoint_file import Written, checksum
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+def unfinished_name(folder: Path) -> Path:
+    """Where a checkpoint lies while it is being made."""
+    return folder.with_name(f".{folder.name}.unfinished")
+
+
+def write_text(path: Path, text: str) -> Written:
+    """Writes a small file and forces it to disk."""
+    data = text.encode()
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return Written(len(data), zlib.crc32(data))
+
+
+def write_manifest(folder: Path, files: Mapping[str, Written], notes: Mapping[str, Any]) -> None:
+    """Writes the manifest.
+
+    Args:
+        files: path inside the folder -> what was written.
+        notes: facts to list checkpoints by, such as the step.
+    """
+    listed = {name: [file.num_bytes, file.crc32] for name, file in sorted(files.items())}
+    write_text(folder / MANIFEST, _render({"format": FORMAT, **notes, "files": listed}))
+
+
+def publish(unfinished: Path, folder: Path) -> None:
+    """Gives a finished checkpoint its name; an older one of that name goes."""
+    for path in (*(p for p in unfinished.rglob("*") if p.is_dir()), unfinished):
+        _sync(path)
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    unfinished.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged or of another version.
+    """
+    path = folder / MANIFEST
+    check_folder(folder)
+    try:
+        text = path.read_text()
+        content = json.loads(text)["content"]
+        damaged = _render(content) != text
+        found = content["format"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: is damaged ({type(error).__name__})") from error
+    if damaged:
+        raise CheckpointError(f"{path}: is damaged (its checksum does not fit)")
+    if found != FORMAT:
+        raise CheckpointError(f"{path}: has format {found}, this version reads {FORMAT}")
+    return dict(content)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises CheckpointError where `folder` is no finished checkpoint."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such checkpoint; give the directory, for example RUN/checkpoints/final")
+    if not (folder / MANIFEST).is_file():
+        inside = [path.name for path in checkpoints_in(folder / "checkpoints")]
+        hint = f"; did you mean {folder / 'checkpoints' / inside[-1]}?" if inside else ""
+        raise CheckpointError(f"{folder}: is no checkpoint (it has no {MANIFEST}){hint}")
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Directories that have a manifest, oldest step first; unfinished ones have another name and are never listed."""
+    found = []
+    for path in folder.glob("*"):
+        if not path.name.startswith(".") and (path / MANIFEST).is_file():
+            found.append((_step(path), path.name, path))
+    return [path for _, _, path in sorted(found)]
+
+
+def _step(folder: Path) -> int:
+    try:
+        return int(read_manifest(folder).get("step", 0))
+    except CheckpointError:
+        return int(folder.name.rpartition("-")[2]) if folder.name.rpartition("-")[2].isdigit() else 0
+
+
+def find_damage(folder: Path, part: int = 0, parts: int = 1) -> Iterator[str]:
+    """Names what is wrong with the files of a checkpoint, one text each.
+
+    Args:
+        part, parts: look at every `parts`-th file from `part` on, so that ranks share the reading.
+    """
+    try:
+        files = read_manifest(folder)["files"]
+    except CheckpointError as error:
+        yield str(error)
+        return
+    for name, (num_bytes, crc32) in list(files.items())[part::parts]:
+        path = folder / name
+        try:
+            found = path.stat().st_size
+            if found != num_bytes:
+                yield f"{path}: is cut short or grown: {found} bytes instead of {num_bytes}"
+            elif checksum(path) != Written(num_bytes, crc32):
+                yield f"{path}: is damaged (its checksum does not fit)"
+        except OSError as error:
+            yield f"{path}: {error.strerror or error}"
+
+
+def _render(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, separators=(",", ":"))
+    return json.dumps({"crc32": zlib.crc32(text.encode()), "content": content}, separators=(",", ":")) + "\n"
+
+
+def _sync(folder: Path) -> None:
+    """Forces the names in a directory to disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
