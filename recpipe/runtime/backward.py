@@ -1,0 +1,46 @@
+"""Backward of a stage, whole or in halves: first the gradient of its input, later those of its weights.
+
+The halves come from `torch.distributed.pipelining`, whose module is private: this file is the only place that knows it,
+and `tests/model/test_split_backward.py` holds it to what is expected here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
+Halves = list[dict[str, Any]]
+
+
+def backward(output: torch.Tensor, grad: torch.Tensor | None, leaf: torch.Tensor) -> torch.Tensor:
+    """Adds to the gradients of all weights behind `output`; gives the gradient of `leaf`.
+
+    Args:
+        output: a scalar loss, or the tensor that `grad` is the gradient of.
+    """
+    torch.autograd.backward([output], None if grad is None else [grad])
+    return _take(leaf)
+
+
+def backward_input(
+    output: torch.Tensor, grad: torch.Tensor | None, leaf: torch.Tensor, weights: Sequence[nn.Parameter]
+) -> tuple[torch.Tensor, Halves]:
+    """The gradient of `leaf` alone, and what `backward_weights` needs."""
+    grads = None if grad is None else [grad]
+    _, halves = stage_backward_input([output], grads, [leaf], iter(weights))
+    return _take(leaf), halves
+
+
+def backward_weights(weights: Sequence[nn.Parameter], halves: Halves) -> None:
+    """Adds to the gradients of `weights`."""
+    stage_backward_weight(iter(weights), halves)
+
+
+def _take(leaf: torch.Tensor) -> torch.Tensor:
+    """A leaf that nothing reads (every block behind it ignores it) has no gradient: zero."""
+    grad, leaf.grad = leaf.grad, None
+    return torch.zeros_like(leaf) if grad is None else grad

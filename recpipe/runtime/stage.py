@@ -1,0 +1,120 @@
+"""A stage of the tower: consecutive blocks between two cuts, forward and backward, one message in and one out.
+
+A message holds the tensors that cross the cut: first those that a gradient comes back for, then the others (dense values
+that a later block reads, and the labels, which travel along to the loss). Its gradient has the layout of the first part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from recpipe.model import Model, StepContext, summed_bce
+from recpipe.model.block import Named, run_blocks
+from recpipe.model.boundaries import BoundarySpec
+from recpipe.runtime.backward import Halves, backward, backward_input, backward_weights
+
+LABELS = "labels_B"
+
+
+class Cut:
+    """The layout of the message over one cut.
+
+    Args:
+        spec: the tensors that the blocks behind the cut need.
+    """
+
+    def __init__(self, spec: BoundarySpec) -> None:
+        self.moving = _only(spec, True)
+        fixed = _only(spec, False)
+        self.fixed = replace(
+            fixed, names=(*fixed.names, LABELS), shapes=(*fixed.shapes, ()), has_grad=(*fixed.has_grad, False)
+        )
+
+    def numel(self, num_rows: int) -> int:
+        """Elements of a message of `num_rows` rows."""
+        return num_rows * (self.moving.row_numel + self.fixed.row_numel)
+
+    def grad_numel(self, num_rows: int) -> int:
+        """Elements of its gradient."""
+        return num_rows * self.moving.row_numel
+
+
+def _only(spec: BoundarySpec, has_grad: bool) -> BoundarySpec:
+    chosen = [i for i, flag in enumerate(spec.has_grad) if flag is has_grad]
+    names, shapes = (tuple(part[i] for i in chosen) for part in (spec.names, spec.shapes))
+    return BoundarySpec(spec.cut, names, shapes, (has_grad,) * len(chosen))  # type: ignore[arg-type]
+
+
+@dataclass
+class Activation:
+    """What a forward keeps for its backward.
+
+    Args:
+        leaf: what the gradient is wanted of: received rows, or the first part of the message.
+        output: the loss, or the first part of the outgoing message.
+        message: the outgoing message, M elements; empty at the last stage.
+        logits_B, labels_B: at the last stage.
+        halves: between the two halves of backward.
+    """
+
+    leaf: torch.Tensor
+    output: torch.Tensor
+    message: torch.Tensor
+    logits_B: torch.Tensor
+    labels_B: torch.Tensor
+    halves: Halves | None = None
+
+
+class Stage:
+    """Blocks of one stage, materialised on this rank.
+
+    Args:
+        model: all blocks; those of other ranks may lie on the meta device.
+        blocks: indices of this stage.
+    """
+
+    def __init__(self, model: Model, blocks: range) -> None:
+        self.blocks = [model.blocks[index] for index in blocks]
+        self.is_first, self.is_last = blocks.start == 0, blocks.stop == len(model.blocks)
+        self.entry, self.exit = (Cut(model.boundaries[cut]) for cut in (blocks.start, blocks.stop))
+        self.weights: list[nn.Parameter] = [p for block in self.blocks for p in block.parameters()]
+
+    def first_input(self, dense_BD: torch.Tensor, rows_BFD: torch.Tensor, labels_B: torch.Tensor) -> tuple[torch.Tensor, Named]:
+        """Leaf and named tensors of stage 0."""
+        rows_BFD = rows_BFD.requires_grad_()
+        dtype = rows_BFD.dtype
+        return rows_BFD, {"dense_BD": dense_BD.to(dtype), "rows_BFD": rows_BFD, LABELS: labels_B.to(dtype)}
+
+    def input(self, message_M: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, Named]:
+        """Leaf and named tensors of any other stage."""
+        size = self.entry.grad_numel(num_rows)
+        leaf = message_M[:size].detach().requires_grad_()
+        return leaf, self.entry.moving.unpack(leaf, num_rows) | self.entry.fixed.unpack(message_M[size:], num_rows)
+
+    def forward(self, leaf: torch.Tensor, named: Named, context: StepContext, global_rows: int) -> Activation:
+        """Runs the blocks; at the last stage gives the share of these rows in the step's loss."""
+        tensors = run_blocks(self.blocks, named, context)
+        if not self.is_last:
+            output = self.exit.moving.pack(tensors)
+            message = torch.cat([output.detach(), self.exit.fixed.pack(tensors)])
+            return Activation(leaf, output, message, output.new_empty(0), output.new_empty(0))
+        logits_B, labels_B = tensors["logits_B"], tensors[LABELS]
+        loss, _ = summed_bce(logits_B, labels_B, global_rows)
+        return Activation(leaf, loss, loss.new_empty(0), logits_B.detach(), labels_B)
+
+    def backward(self, kept: Activation, grad_M: torch.Tensor | None) -> torch.Tensor:
+        """Whole backward; gives the gradient of the leaf."""
+        return backward(kept.output, grad_M, kept.leaf)
+
+    def backward_input(self, kept: Activation, grad_M: torch.Tensor | None) -> torch.Tensor:
+        """The half that other stages and the tables wait for; gives the gradient of the leaf."""
+        grad, kept.halves = backward_input(kept.output, grad_M, kept.leaf, self.weights)
+        return grad
+
+    def backward_weights(self, kept: Activation) -> None:
+        """The other half."""
+        assert kept.halves is not None
+        backward_weights(self.weights, kept.halves)
