@@ -36,6 +36,9 @@ _NOT_IN_VERIFY = (
     "validation_freq_within_epoch",
     "test_batch_size",
     "save_checkpoint",
+    "checkpoint",
+    "resume",
+    "resume_allow_grow",
     "log",
 )
 
@@ -65,6 +68,8 @@ IDLE = (
         lambda cfg: not {cfg.tables.sharding, *cfg.tables.per_table.values()} & set(_BY_NODE),
         f"no table is {', '.join(_BY_NODE[:-1])} or {_BY_NODE[-1]}",
     ),
+    Idle("resume_allow_grow", lambda cfg: not cfg.resume, "only resume=... reads it"),
+    Idle("guard.max_skipped_in_a_row", lambda cfg: cfg.guard.non_finite != "skip", "guard.non_finite is not skip"),
     Idle("run.overwrite", lambda cfg: not cfg.run.dir, "without run.dir a run has a directory of its own"),
     Idle("model.dcn_num_layers", lambda cfg: _plain_dlrm(cfg), "model.interaction_type is not dcn"),
     Idle("model.dcn_low_rank_dim", lambda cfg: _plain_dlrm(cfg), "model.interaction_type is not dcn"),

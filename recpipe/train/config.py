@@ -15,6 +15,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.dense.name": ("sgd", "adagrad", "adam", "adamw"),
     "early_stopping.metric": ("auc", "logloss", "ne"),
     "log.progress": ("auto", "bar", "plain", "none"),
+    "checkpoint.keep_best": ("", "auc", "logloss", "ne"),
+    "guard.non_finite": ("stop", "skip"),
     "dtype": ("float32", "float64"),
 }
 
@@ -40,11 +42,16 @@ class LaunchConfig:
         nproc: local processes.
         threads: compute threads of each.
         timeout_seconds: a collective that takes longer ends the run.
+        watchdog_seconds: a rank that stands still for so long while others wait for it is named, and all leave; 0: no
+            such watch. Longer than anything a single rank does alone, such as building a batch.
+        max_restarts: times that local workers are started again, from the last checkpoint, after one has died.
     """
 
     nproc: int = 2
     threads: int = 1
     timeout_seconds: int = 600
+    watchdog_seconds: int = 120
+    max_restarts: int = 0
 
 
 @dataclass
@@ -121,12 +128,15 @@ class DenseOptimizerConfig:
         learning_rate: before the factor of `lr`.
         eps: outside the root; not used by sgd.
         weight_decay: decoupled for adamw, else added to the gradient.
+        clip_norm: largest norm of the gradient of all tower weights together; larger ones are scaled down. Null: any.
+            Gradients of table rows are never clipped.
     """
 
     name: str = "adam"
     learning_rate: float = 1e-3
     eps: float = 1e-8
     weight_decay: float = 0.0
+    clip_norm: float | None = None
 
 
 @dataclass
@@ -160,6 +170,40 @@ class EarlyStoppingConfig:
 
 
 @dataclass
+class CheckpointConfig:
+    """When checkpoints are written, and which stay. The end of a run is saved by `save_checkpoint`.
+
+    Args:
+        every_steps: steps between checkpoints; 0: none by steps.
+        every_minutes: minutes between checkpoints; 0: none by time.
+        every_epoch: one at the end of each epoch.
+        keep_latest_k: how many of these stay; 0 keeps all.
+        keep_best: also keep the one with the best validation by this metric: auc, logloss, ne; empty: none.
+        async_save: copy the state and write it while training goes on; takes the memory of a second copy meanwhile.
+    """
+
+    every_steps: int = 0
+    every_minutes: float = 30.0
+    every_epoch: bool = False
+    keep_latest_k: int = 2
+    keep_best: str = ""
+    async_save: bool = False
+
+
+@dataclass
+class GuardConfig:
+    """What happens at a loss or gradient that is not finite; nothing is updated either way.
+
+    Args:
+        non_finite: stop, or skip (the step is left out and counted).
+        max_skipped_in_a_row: with skip, so many steps in a row end the run.
+    """
+
+    non_finite: str = "stop"
+    max_skipped_in_a_row: int = 10
+
+
+@dataclass
 class LogConfig:
     """What is shown and written.
 
@@ -178,7 +222,13 @@ class LogConfig:
 
 @dataclass
 class TrainConfig:
-    """Root of ``conf/train.yaml``."""
+    """Root of ``conf/train.yaml``.
+
+    Args:
+        resume: auto (the newest whole checkpoint of `run.dir`, or a new run where there is none), or a run directory or a
+            checkpoint to go on from. Settings come from it; those on the command line change them.
+        resume_allow_grow: let tables have more rows than in the checkpoint; new rows start as in a new run.
+    """
 
     data: Any = None
     model: Any = None
@@ -192,6 +242,10 @@ class TrainConfig:
     lr: LrConfig = field(default_factory=LrConfig)
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    resume: str = ""
+    resume_allow_grow: bool = False
     batch_size: int = 2048
     test_batch_size: int | None = None
     epochs: int = 1
@@ -236,4 +290,3 @@ class VerifyConfig(TrainConfig):
 
     steps: int = 50
     tolerance: float | None = None
-

@@ -41,6 +41,8 @@ CASES = {
     "lr.lr_decay_start": ("lr.lr_decay_steps=0", "lr.lr_decay_steps=9", "5"),
     "tables.replicate_below": ("tables.sharding=row_wise", "tables.sharding=auto", "50"),
     "tables.local_size": ("tables.sharding=row_wise", "tables.per_table={t_cat_0: grid}", "2"),
+    "resume_allow_grow": ("resume=''", "resume=here", "true"),
+    "guard.max_skipped_in_a_row": ("guard.non_finite=stop", "guard.non_finite=skip", "3"),
     "run.overwrite": ("run.dir=''", "run.dir=here", "true"),
     "model.dcn_num_layers": ("model=dlrm", "model=dcn_v2", "2"),
     "model.dcn_low_rank_dim": ("model=dlrm", "model.interaction_type=dcn", "8"),
