@@ -49,6 +49,9 @@ class Cost:
     Args:
         forward, input, weight: F, I, W of a rank's share, one microbatch; B is I + W.
         profile: relative weight of equal slices of the tower, first to last; empty for an even tower.
+        weights: the same for gradient bytes and the optimizer; empty where they follow `profile`.
+        cuts: size of the boundary behind each stage over `activation_bytes`; missing ones are 1.
+        exchange: tier of table exchanges; None: the link between the first and the last rank.
         overhead: fixed time of every F, B, I and W, whatever the size of the microbatch (kernel launches).
         optimizer: dense optimizer of a rank's share, once a step.
         activation_bytes: one boundary, one microbatch.
@@ -69,6 +72,9 @@ class Cost:
     weight: float = 1.0
     overhead: float = 0.0
     profile: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    cuts: tuple[float, ...] = ()
+    exchange: Link | None = None
     optimizer: float = 0.0
     activation_bytes: float = 1.0
     weight_bytes: float = 1.0
@@ -110,12 +116,15 @@ class Cost:
 
     def share(self, stage: int, num_stages: int) -> float:
         """Part of the tower's cost in stage `stage`, times `num_stages`: 1.0 for an even tower."""
-        if not self.profile:
-            return 1.0
-        low, high = stage / num_stages, (stage + 1) / num_stages
-        n, total = len(self.profile), sum(self.profile)
-        parts = (max(0.0, min(high, (k + 1) / n) - max(low, k / n)) * w for k, w in enumerate(self.profile))
-        return sum(parts) * n * num_stages / total if total else 1.0
+        return _share(self.profile, stage, num_stages)
+
+    def weight_share(self, stage: int, num_stages: int) -> float:
+        """The same for its weights."""
+        return _share(self.weights or self.profile, stage, num_stages)
+
+    def boundary_bytes(self, cut: int) -> float:
+        """Bytes of one microbatch that cross the cut behind stage `cut`."""
+        return self.activation_bytes * (self.cuts[cut] if cut < len(self.cuts) else 1.0)
 
     def compute(self, op: Op, stage: int, num_stages: int, num_ranks: int) -> float:
         """Duration of F, B, I, W or OPT of one stage of a tower cut in `num_stages` over `num_ranks`."""
@@ -127,12 +136,22 @@ class Cost:
             Op.OPT: self.optimizer,
         }
         fixed = 0.0 if op is Op.OPT else self.overhead
-        return times[op] * self.share(stage, num_stages) * num_ranks / num_stages + fixed
+        share = self.weight_share if op is Op.OPT else self.share
+        return times[op] * share(stage, num_stages) * num_ranks / num_stages + fixed
 
     def lanes_are_equal(self, program: Program) -> bool:
         """Whether every lane of `program` sees the same links, so that simulating one stands for all."""
         per_node, lane = self.ranks_per_node, program.placement.num_ranks
         return program.lanes == 1 or self.near == self.far or not per_node or 0 in (lane % per_node, per_node % lane)
+
+
+def _share(profile: tuple[float, ...], stage: int, num_stages: int) -> float:
+    if not profile:
+        return 1.0
+    low, high = stage / num_stages, (stage + 1) / num_stages
+    n, total = len(profile), sum(profile)
+    parts = (max(0.0, min(high, (k + 1) / n) - max(low, k / n)) * w for k, w in enumerate(profile))
+    return sum(parts) * n * num_stages / total if total else 1.0
 
 
 class Durations:
@@ -173,12 +192,12 @@ class Durations:
         if action.op not in (Op.SA, Op.RA, Op.SG, Op.RG):
             return self.of(action)
         link = self.cost.link(self.place.rank_of(action), self._other_end(action))
-        return self.cost.activation_bytes / link.bandwidth
+        return self._message(action) / link.bandwidth
 
     def num_bytes(self, action: Action) -> float:
         """Bytes that `action` puts on its link: at the sender, at one consumer, or at one rank of a reduction."""
         if action.op in (Op.SA, Op.SG):
-            return self.cost.activation_bytes
+            return self._message(action)
         if action.op in (Op.PO, Op.EO, Op.EG):
             return self.cost.row_bytes * self._row_share(action)
         if action.op is Op.R:
@@ -188,7 +207,7 @@ class Durations:
 
     def _chunk(self, action: Action) -> float:
         stages = self.place.num_stages
-        return self.cost.share(action.stage, stages) * self.place.chunk
+        return self.cost.weight_share(action.stage, stages) * self.place.chunk
 
     def _compute(self, action: Action) -> float:
         return self.cost.compute(action.op, action.stage, self.place.num_stages, self.place.width)
@@ -215,13 +234,20 @@ class Durations:
         here, there = self.place.rank_of(action), self._other_end(action)
         low = min(here, there) % self.place.width
         delay = self.cost.delay[low] if abs(here - there) == 1 and low < len(self.cost.delay) else 0.0
-        return self.cost.link(here, there).time(self.cost.activation_bytes) + delay
+        return self.cost.link(here, there).time(self._message(action)) + delay
+
+    def _message(self, action: Action) -> float:
+        """Bytes of a message: the boundary between its two stages."""
+        ahead = action.op in (Op.SA, Op.RG)
+        return self.cost.boundary_bytes(action.stage if ahead else action.stage - 1)
 
     def _other_end(self, action: Action) -> int:
         ahead = action.op in (Op.SA, Op.RG)
         return self.place.ranks[action.replica][action.stage + (1 if ahead else -1)]
 
     def _exchange_link(self) -> Link:
+        if self.cost.exchange is not None:
+            return self.cost.exchange
         last = self.program.num_ranks - 1
         return self.cost.link(0, last)
 
