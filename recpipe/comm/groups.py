@@ -6,6 +6,7 @@ constrain another: row gradients may be in flight while dense buckets are reduce
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +43,24 @@ class Groups:
             return Groups(rank=0, world=1, control=dist.group.WORLD)
         lanes = {lane: dist.new_group() for lane in ("ids", "rows", "gradients", "dense", "control")}
         return Groups(rank=dist.get_rank(), world=dist.get_world_size(), **lanes)
+
+    def of_copies(self, holders: Sequence[Sequence[int]]) -> list[ProcessGroup | None]:
+        """A group for each stage over the ranks that hold it; collective.
+
+        Args:
+            holders: ranks of each stage, the same list on every rank.
+
+        Returns:
+            By stage: None where one rank holds it or this rank does not.
+        """
+        everyone = list(range(self.world))
+        found = []
+        for ranks in holders:
+            group = None
+            if len(ranks) > 1:
+                group = self.dense if list(ranks) == everyone else dist.new_group(list(ranks))
+            found.append(group if self.rank in ranks else None)
+        return found
 
     def gather_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
         """Concatenates 1-D tensors of unequal length from all ranks, in rank order, on every rank."""

@@ -39,9 +39,9 @@ class _Bucket:
 class GradientReducer:
     """Reduces the gradients of `parameters` over the ranks of a lane.
 
-    Use: `begin(num_backwards)` before the first backward of a step, `finish()` before the optimizer. Buckets are filled in
-    reverse order of the parameters, about the order in which backward makes gradients, and always *started* in that
-    order, so that every rank issues the same collectives.
+    Use: `begin(num_backwards)` before the first backward of a step, `start()` after the last, `finish()` before the
+    optimizer. Buckets are filled in reverse order of the parameters, about the order in which backward makes gradients,
+    and always *started* in that order, so that every rank issues the same collectives.
 
     Args:
         parameters: dense parameters, in the same order on every rank.
@@ -73,10 +73,14 @@ class GradientReducer:
         """One backward pass of this step has ended."""
         self._backwards_left -= 1
 
-    def finish(self) -> None:
-        """Starts what has not left (parameters without a gradient, ranks without rows) and waits for all."""
+    def start(self) -> None:
+        """Starts what has not left: parameters without a gradient, ranks without rows, gradients made in halves."""
         while self._next < len(self._buckets):
             self._start(self._buckets[self._next])
+
+    def finish(self) -> None:
+        """Starts what has not left and waits for all."""
+        self.start()
         for bucket in self._buckets:
             if bucket.pending is not None:
                 bucket.pending.wait()

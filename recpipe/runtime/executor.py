@@ -6,6 +6,7 @@ rank (`recpipe.schedule.deps` says what that is), so a program that was checked 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from recpipe.batch import Batch
 from recpipe.comm import Pending
 from recpipe.comm.channels import ChannelsLike
 from recpipe.embedding.tables import ShardedTables
-from recpipe.errors import ScheduleError
+from recpipe.errors import ScheduleError, TrainingError
 from recpipe.model import StepContext
 from recpipe.runtime.order import StepOrder
 from recpipe.runtime.place import Place
@@ -134,7 +135,7 @@ class Executor:
         with torch.set_grad_enabled(self._updates is not None):
             kept = self._run_stage(step, stage, key, span)
         if stage.is_last:
-            step.loss += float(kept.output.detach()) if span.num_rows else 0.0
+            step.loss += self._finite(step, span, kept.output) if span.num_rows else 0.0
             step.scored.append((span, kept.logits_B, kept.labels_B))
         elif self._is_here(action, 1):
             step.messages[_at(key, 1)] = kept.message
@@ -142,6 +143,16 @@ class Executor:
             step.outgoing[key] = kept.message
         if self._updates is not None:
             step.activations[key] = kept
+
+    def _finite(self, step: RunningStep, span: Span, loss: torch.Tensor) -> float:
+        value = float(loss.detach())
+        if self._updates is not None and not math.isfinite(value):
+            raise TrainingError(
+                f"the loss is {value} at step {self._base + step.number}, rows {span.first_row} to "
+                f"{span.first_row + span.num_rows - 1} of the epoch; nothing of the step was updated. Lower "
+                f"optimizer.table.learning_rate or optimizer.dense.learning_rate, or use lr.lr_warmup_steps"
+            )
+        return value
 
     def _run_stage(self, step: RunningStep, stage: Stage, key: Key, span: Span) -> Activation:
         context = StepContext(

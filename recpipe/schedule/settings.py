@@ -15,10 +15,10 @@ class ScheduleSettings:
 
     name: str = "1f1b"
     """A family, or auto."""
-    microbatches: int = 8
-    """Microbatches of one step, all replicas of a lane together."""
+    microbatches: Optional[int] = 8  # noqa: UP045 - Hydra's structured configs need Optional
+    """Microbatches of one step, all replicas of a lane together; null, in a run: enough for the pipeline to fill."""
     embedding: str = "none"
-    """How table rows travel: none, step or ahead."""
+    """How table rows travel: none, step, route (ids one step ahead) or ahead (rows, too, where that is exact)."""
     buffers: int = 0
     """Microbatches whose rows may be in flight or unused at once; 0 for no limit."""
     fill: bool = False
@@ -29,7 +29,7 @@ class ScheduleSettings:
     """Pipelines of Chimera, both directions together."""
     beyond: str = "concatenate"
     """How Chimera goes past one unit: concatenate, double or halve."""
-    memory: Optional[float] = None  # noqa: UP045 - Hydra's structured configs need Optional
+    memory: Optional[float] = None  # noqa: UP045
     """Activations a rank may hold, in microbatches of its full share."""
     copies: Optional[int] = None  # noqa: UP045
     """Most weight copies, for auto."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from recpipe.schedule.settings import CostSettings, ScheduleSettings
+
 # Settings that are one of a few names.
 CHOICES: dict[str, tuple[str, ...]] = {
     "exchange.kind": ("window", "pooled"),
@@ -56,21 +58,17 @@ class LaunchConfig:
 
 @dataclass
 class MeshConfig:
-    """Ranks as replicas x stages; `replicas` follows from the number of ranks where it is null."""
+    """Ranks as replicas x stages.
+
+    Args:
+        stages: ranks of one pipeline.
+        replicas: data-parallel copies of it; null: they follow from the number of ranks.
+        cuts: names of the blocks that later stages of the tower begin with; empty: cut by counted operations.
+    """
 
     stages: int = 1
     replicas: int | None = None
-
-
-@dataclass
-class ScheduleConfig:
-    """How a step is cut.
-
-    Args:
-        microbatches: pieces of a replica's rows; the result is the same for any number.
-    """
-
-    microbatches: int = 1
+    cuts: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -237,7 +235,8 @@ class TrainConfig:
     run: RunConfig = field(default_factory=RunConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    schedule: ScheduleSettings = field(default_factory=lambda: ScheduleSettings(microbatches=None, embedding="ahead"))
+    cost: CostSettings = field(default_factory=CostSettings)
     tables: TablesConfig = field(default_factory=TablesConfig)
     lr: LrConfig = field(default_factory=LrConfig)
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)

@@ -17,3 +17,8 @@ def to_yaml(cfg: Any) -> str:
 def from_yaml(text: str) -> Any:
     """A configuration that `to_yaml` wrote; settings added since get their defaults."""
     return OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.create(text))
+
+
+def as_record(record: type, cfg: Any) -> Any:
+    """A group of a configuration as the dataclass that packages without Hydra take."""
+    return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(record), cfg))

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Feed:
-    """Cuts an epoch in steps and a step in the shares of replicas.
+    """Cuts an epoch in steps and a step in the shares of consumers.
 
     Args:
         num_rows: rows of the epoch.
         batch_size: rows of a replica in a full step.
         replicas: number of replicas.
         drop_last: leave out a last step that is not full.
-        limit: at most this many steps; None for all.
+        limit: at most this many steps from the beginning of the epoch; None for all.
+        start_row: where the rest of an epoch begins, after a resume.
+        rows_per_step: global rows of a full step where they are not ``batch_size * replicas``: a run that goes on with
+            another number of replicas keeps its global batch.
+        parts: consumers of a replica, which deal its rows out among them: two in a bidirectional schedule.
     """
 
     num_rows: int
@@ -22,28 +26,42 @@ class Feed:
     replicas: int
     drop_last: bool = False
     limit: int | None = None
+    start_row: int = 0
+    rows_per_step: int | None = None
+    parts: int = 1
 
     @property
     def global_batch(self) -> int:
-        return self.batch_size * self.replicas
+        return self.rows_per_step or self.batch_size * self.replicas
+
+    @property
+    def stop_row(self) -> int:
+        """The first row that is no longer used."""
+        stop = self.num_rows if self.limit is None else min(self.num_rows, self.limit * self.global_batch)
+        if self.drop_last:
+            stop -= (stop - self.start_row) % self.global_batch
+        return max(stop, self.start_row)
 
     @property
     def num_steps(self) -> int:
-        full, rest = divmod(self.num_rows, self.global_batch)
-        steps = full if self.drop_last or not rest else full + 1
-        return steps if self.limit is None else min(steps, self.limit)
+        return -(-self.num_used_rows // self.global_batch)
 
     @property
     def num_used_rows(self) -> int:
         """Rows that the steps cover."""
-        return min(self.num_steps * self.global_batch, self.num_rows)
+        return self.stop_row - self.start_row
 
-    def share(self, step: int, replica: int) -> tuple[int, int]:
-        """Global rows [start, stop) of a replica in a step. A short last step is dealt out evenly; a share may be empty."""
-        first = step * self.global_batch
-        rows = min(self.global_batch, self.num_rows - first)
-        return first + rows * replica // self.replicas, first + rows * (replica + 1) // self.replicas
+    def share(self, step: int, consumer: int | None) -> tuple[int, int]:
+        """Global rows [start, stop) of a consumer in a step, counted from `start_row`; none for a rank that is none (None).
 
-    def shares(self, replica: int, start_step: int = 0) -> list[tuple[int, int]]:
-        """The shares of a replica from `start_step` on."""
-        return [self.share(step, replica) for step in range(start_step, self.num_steps)]
+        A short last step is dealt out evenly; a share may be empty.
+        """
+        first = self.start_row + step * self.global_batch
+        if consumer is None:
+            return first, first
+        rows, shares = min(self.global_batch, self.stop_row - first), self.replicas * self.parts
+        return first + rows * consumer // shares, first + rows * (consumer + 1) // shares
+
+    def shares(self, consumer: int | None) -> list[tuple[int, int]]:
+        """The shares of a consumer in all steps."""
+        return [self.share(step, consumer) for step in range(self.num_steps)]

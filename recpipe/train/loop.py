@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from recpipe.batch import Batch
 from recpipe.data import Loader
 from recpipe.errors import TrainingError
+from recpipe.runtime.running import StepResult
 from recpipe.train import checkpoint
 from recpipe.train.evaluate import evaluate_split
 from recpipe.train.feed import Feed
@@ -22,7 +21,6 @@ from recpipe.train.metric_window import MetricWindow
 from recpipe.train.report import Reporter
 from recpipe.train.setup import Job
 from recpipe.train.state import everything, schema_json, weights
-from recpipe.train.trainer import PreparedStep, StepResult
 
 _WARM_UP_STEPS = 5
 
@@ -81,6 +79,7 @@ class TrainingLoop:
             job.mesh.replicas,
             cfg.drop_last_training_batch,
             cfg.limit_train_batches,
+            parts=job.place.placement.num_replicas,
         )
         self.clock, self.best = Clock(), Best()
         self.window = MetricWindow(cfg.log.window_rows)
@@ -119,31 +118,24 @@ class TrainingLoop:
     def _epoch(self, epoch: int, reporter: Reporter) -> int:
         """Trains every row of an epoch once; gives the rows trained, dropped ones included."""
         job, cfg = self.job, self.job.cfg
-        shares = self.feed.shares(job.mesh.replica)
+        shares = self.feed.shares(job.place.consumer)
         batches = iter(Loader(job.dataset, "train", epoch, shares, cfg.data.num_workers))
         trained, dropped, validated = 0, 0, -1
-        prepared = self._prepare(batches)
-        if prepared is not None:
-            prepared.tables.request()
-        while prepared is not None:
-            start = time.perf_counter()
-            dropped += prepared.batch.num_dropped
-            result, prepared = job.trainer.train(prepared, lambda: self._prepare(batches))
+        start = time.perf_counter()
+        for result in job.trainer.run(batches):
             self.clock.add(result.global_rows, time.perf_counter() - start)
             trained += result.global_rows
+            dropped += result.num_dropped
             self._after_step(epoch, result, reporter)
             if self._is_validation_step():
                 validated = job.trainer.step
                 self._validate(epoch, reporter)
                 if self._should_stop():
                     break
+            start = time.perf_counter()
         if validated != job.trainer.step:
             self._validate(epoch, reporter)
         return trained + int(job.groups.sum_cpu(torch.tensor([dropped])))
-
-    def _prepare(self, batches: Iterator[Batch]) -> PreparedStep | None:
-        batch = next(batches, None)
-        return None if batch is None else self.job.trainer.prepare(batch)
 
     def _after_step(self, epoch: int, result: StepResult, reporter: Reporter) -> None:
         step, job = self.job.trainer.step, self.job

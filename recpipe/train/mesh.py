@@ -1,6 +1,7 @@
-"""The mesh: replica x stage. Every rank is one cell of it, and every rank also owns table shards.
+"""The mesh: replicas x stages. Every rank runs stages of one replica, and every rank also owns table shards.
 
-Ranks of a replica are neighbours, so that stages of one pipeline share a node: rank = replica * stages + stage.
+Ranks of a replica are neighbours, so that stages of one pipeline share a node. Which stages a rank runs is up to the
+schedule: see `recpipe.runtime.place`.
 """
 
 from __future__ import annotations
@@ -12,21 +13,18 @@ from recpipe.errors import ConfigError
 
 @dataclass(frozen=True)
 class Mesh:
-    """How `world` ranks are arranged, seen from `rank`.
+    """How ranks are arranged.
 
     Args:
-        rank, world: this rank and the number of ranks.
-        stages: pieces that the tower is cut in.
+        stages: ranks of one pipeline.
         replicas: data-parallel copies of the pipeline.
     """
 
-    rank: int
-    world: int
     stages: int
     replicas: int
 
     @staticmethod
-    def create(rank: int, world: int, stages: int, replicas: int | None) -> Mesh:
+    def create(world: int, stages: int, replicas: int | None) -> Mesh:
         """The mesh of a run; `replicas` is world / stages where it is not given.
 
         Raises:
@@ -40,17 +38,4 @@ class Mesh:
                 f"mesh.replicas={copies} x mesh.stages={stages} is {copies * stages}, but there are {world} ranks; "
                 f"leave mesh.replicas out to have it follow"
             )
-        return Mesh(rank, world, stages, copies)
-
-    @property
-    def replica(self) -> int:
-        return self.rank // self.stages
-
-    @property
-    def stage(self) -> int:
-        return self.rank % self.stages
-
-    @property
-    def is_consumer(self) -> bool:
-        """This rank holds stage 0 of its replica: it reads rows and asks for table rows."""
-        return self.stage == 0
+        return Mesh(stages, copies)

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recpipe.comm import Groups, Traffic
-from recpipe.embedding.tables import ShardedTables
+from recpipe.comm import Groups
+from recpipe.data import Dataset
 from recpipe.errors import ConfigError
-from recpipe.model import build_model
 from recpipe.train import checkpoint
 from recpipe.train.config_text import from_yaml, to_yaml
 from recpipe.train.evaluate import score_split
@@ -22,7 +21,7 @@ from recpipe.train.loop import TrainingLoop
 from recpipe.train.metrics import evaluate
 from recpipe.train.report import Reporter, one_line
 from recpipe.train.run_dir import make_run_dir
-from recpipe.train.setup import Job, build_job, build_tables, init_processes, open_data
+from recpipe.train.setup import Job, build_job, build_scorer, init_processes, open_data
 from recpipe.train.state import check_schema, weights
 from recpipe.train.summary import placement_line, plan_json, training_summary
 from recpipe.train.trainer import Scorer
@@ -70,7 +69,7 @@ def run_eval(cfg: Any) -> int:
     check_schema(checkpoint.read_json(folder, "schema.json"), dataset.schema)
     if not dataset.num_rows(cfg.split):
         raise ConfigError(f"split={cfg.split}: {dataset.source} has no such rows")
-    scorer = _load_scorer(trained, dataset.schema, folder, groups)
+    scorer = _load_scorer(trained, dataset, folder, groups)
     size = cfg.test_batch_size or trained.test_batch_size or trained.batch_size
     logits, labels = score_split(scorer, dataset, cfg.split, groups, size, cfg.limit_test_batches)
     report, remarks = evaluate(logits, labels)
@@ -119,10 +118,8 @@ def _stop() -> None:
     dist.destroy_process_group()
 
 
-def _load_scorer(trained: Any, schema: Any, folder: Path, groups: Groups) -> Scorer:
-    model = build_model(trained.model, schema, seed=trained.seed, dtype=getattr(torch, trained.dtype))
-    tables: ShardedTables = build_tables(trained, model, groups, Traffic())
-    scorer = Scorer(model, tables, trained.seed)
+def _load_scorer(trained: Any, dataset: Dataset, folder: Path, groups: Groups) -> Scorer:
+    scorer = build_scorer(trained, dataset, groups)
     checkpoint.load(folder, weights(scorer), groups)
     return scorer
 
@@ -139,7 +136,7 @@ def _introduce(job: Job, loop: TrainingLoop) -> None:
     num_tables = len(job.model.tables)
     logger.info("model: %s, %s dense weights, %s in %d tables", job.model.name, f"{dense:,}", f"{rows:,}", num_tables)
     mesh = job.mesh
-    logger.info("mesh: %d ranks = %d replicas x %d stages", mesh.world, mesh.replicas, mesh.stages)
+    logger.info("mesh: %d ranks = %d replicas x %d stages", job.groups.world, mesh.replicas, mesh.stages)
     logger.info(placement_line(job.tables.layouts))
     logger.info(
         "batch: %d a replica, %d global; %d steps an epoch, %d epochs",

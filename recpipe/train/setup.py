@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import attrgetter
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recpipe.comm import GradientReducer, Groups, Lane, Traffic
+from recpipe.comm import Channels, GradientReducer, Groups, Lane, Traffic
 from recpipe.data import Dataset, open_dataset, prepare_dataset
 from recpipe.embedding.lanes import Lanes
 from recpipe.embedding.optimizers import RowOptimizer
@@ -21,10 +21,19 @@ from recpipe.embedding.placement import PlacementOptions, place_tables
 from recpipe.embedding.tables import ShardedTables
 from recpipe.errors import ConfigError, nearest
 from recpipe.model import Model, build_model
+from recpipe.model.partition import Partition, partition_by_cost, partition_by_name
+from recpipe.runtime.executor import Executor
+from recpipe.runtime.order import StepOrder, step_order
+from recpipe.runtime.place import Place
+from recpipe.runtime.program import build_program
+from recpipe.runtime.stage import Stage
+from recpipe.schedule.ir import Op, Program
+from recpipe.schedule.settings import CostSettings, ScheduleSettings
 from recpipe.train.config import CHOICES
+from recpipe.train.config_text import as_record
 from recpipe.train.lr import LrPolicy
 from recpipe.train.mesh import Mesh
-from recpipe.train.trainer import Trainer
+from recpipe.train.trainer import DenseUpdates, Scorer, Trainer
 
 logger = logging.getLogger(__name__)
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -43,6 +52,8 @@ class Job:
     cfg: Any
     groups: Groups
     mesh: Mesh
+    place: Place
+    program: Program
     traffic: Traffic
     dataset: Dataset
     model: Model
@@ -83,26 +94,73 @@ def build_job(cfg: Any, groups: Groups) -> Job:
         ConfigError, PlanError, DataError: settings that do not fit, said before any table is made.
     """
     check_settings(cfg)
-    mesh = Mesh.create(groups.rank, groups.world, cfg.mesh.stages, cfg.mesh.replicas)
-    if mesh.stages > 1:
-        raise ConfigError("mesh.stages > 1: pipelines are not in this version's trainer; use mesh.stages=1")
+    mesh = Mesh.create(groups.world, cfg.mesh.stages, cfg.mesh.replicas)
+    schedule, cost = as_record(ScheduleSettings, cfg.schedule), as_record(CostSettings, cfg.cost)
+    program = build_program(schedule, cost, mesh.stages, mesh.replicas)
+    place = Place(program.placement, mesh.replicas, groups.rank)
+    order = step_order(program, place.local)
     dataset = open_data(cfg, groups)
     dtype = _DTYPES[cfg.dtype]
-    model = build_model(cfg.model, dataset.schema, seed=cfg.seed, dtype=dtype)
+    model = build_model(cfg.model, dataset.schema, seed=cfg.seed, dtype=dtype, device="meta")
+    partition = cut_tower(cfg.mesh.cuts, model, program.placement.num_stages)
+    stages = make_stages(model, partition, place, cfg.seed)
     traffic = Traffic()
     tables = build_tables(cfg, model, groups, traffic)
+    channels = Channels.create(groups.rank, traffic) if mesh.stages > 1 else None
+    updates = dense_updates(cfg, order, place, stages, groups, traffic)
+    forward = Executor(order.forward_only(), place, tables, stages, channels, None, cfg.seed)
+    executor = Executor(order, place, tables, stages, channels, updates, cfg.seed)
+    trainer = Trainer(model, tables, forward, executor, updates)
+    return Job(cfg, groups, mesh, place, program, traffic, dataset, model, tables, trainer)
+
+
+def build_scorer(cfg: Any, dataset: Dataset, groups: Groups) -> Scorer:
+    """A model to score with, the whole tower on every rank; weights are still to be loaded.
+
+    Args:
+        cfg: `recpipe.train.config.TrainConfig` of the run that trained it.
+    """
+    program = build_program(ScheduleSettings(microbatches=1, embedding="ahead"), CostSettings(), 1, groups.world)
+    place = Place(program.placement, groups.world, groups.rank)
+    model = build_model(cfg.model, dataset.schema, seed=cfg.seed, dtype=_DTYPES[cfg.dtype], device="meta")
+    stages = make_stages(model, cut_tower([], model, 1), place, cfg.seed)
+    tables = build_tables(cfg, model, groups, Traffic())
+    order = step_order(program, place.local).forward_only()
+    return Scorer(model, tables, Executor(order, place, tables, stages, None, None, cfg.seed))
+
+
+def cut_tower(cuts: Sequence[str], model: Model, num_stages: int) -> Partition:
+    """Blocks of each stage: before the named blocks, or by counted operations, with the least traffic among equals.
+
+    Raises:
+        ConfigError: the cuts do not fit.
+    """
+    if not cuts:
+        return partition_by_cost(model.row_flops, num_stages, [spec.row_numel for spec in model.boundaries[:-1]])
+    if len(cuts) != num_stages - 1:
+        raise ConfigError(f"mesh.cuts names {len(cuts)} cuts, but the schedule has {num_stages} stages: name {num_stages - 1}")
+    return partition_by_name(list(model.blocks), cuts)  # type: ignore[arg-type]
+
+
+def make_stages(model: Model, partition: Partition, place: Place, seed: int) -> dict[int, Stage]:
+    """The stages of a rank; only their blocks get memory."""
+    model.materialise((block for stage in place.stages for block in partition[stage]), seed)
+    return {stage: Stage(model, partition[stage]) for stage in place.stages}
+
+
+def dense_updates(
+    cfg: Any, order: StepOrder, place: Place, stages: dict[int, Stage], groups: Groups, traffic: Traffic
+) -> DenseUpdates:
+    """Reductions over the copies of each stage, and an optimizer a stage; collective."""
+    copies = groups.of_copies([place.holders(stage) for stage in range(place.placement.num_stages)])
+    reducers = {}
+    for index, stage in stages.items():
+        lane = Lane(copies[index], groups.rank, len(place.holders(index)), traffic, "dense")
+        reducers[index] = GradientReducer(stage.weights, lane)
+    backwards = {s: sum(a.stage == s and a.op in (Op.B, Op.W) for a in order.later) for s in stages}
     policy = LrPolicy(cfg.lr.lr_warmup_steps, cfg.lr.lr_decay_start, cfg.lr.lr_decay_steps)
-    trainer = Trainer(
-        model,
-        tables,
-        GradientReducer(model.parameters(), _lane(groups, groups.dense, traffic, "dense")),
-        dense_optimizer(cfg.optimizer.dense, model),
-        cfg.optimizer.table.learning_rate,
-        policy,
-        cfg.schedule.microbatches,
-        cfg.seed,
-    )
-    return Job(cfg, groups, mesh, traffic, dataset, model, tables, trainer)
+    optimizers = {s: dense_optimizer(cfg.optimizer.dense, stage.weights) for s, stage in stages.items() if stage.weights}
+    return DenseUpdates(reducers, optimizers, backwards, policy, cfg.optimizer.table.learning_rate)
 
 
 def build_tables(cfg: Any, model: Model, groups: Groups, traffic: Traffic) -> ShardedTables:
@@ -136,12 +194,12 @@ def row_optimizer(cfg: Any) -> RowOptimizer:
     return RowOptimizer(cfg.name, cfg.eps, cfg.l2)
 
 
-def dense_optimizer(cfg: Any, model: Model) -> torch.optim.Optimizer:
+def dense_optimizer(cfg: Any, weights: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """The tower's optimizer, in torch's fused form."""
     settings = {"lr": cfg.learning_rate, "weight_decay": cfg.weight_decay, "fused": True}
     if cfg.name != "sgd":
         settings["eps"] = cfg.eps
-    return _DENSE[cfg.name](model.parameters(), **settings)
+    return _DENSE[cfg.name](list(weights), **settings)
 
 
 def check_settings(cfg: Any) -> None:
@@ -156,8 +214,6 @@ def check_settings(cfg: Any) -> None:
     for name in ("batch_size", "epochs"):
         if getattr(cfg, name) < 1:
             raise ConfigError(f"{name}={getattr(cfg, name)}: must be at least 1")
-    if cfg.schedule.microbatches < 1:
-        raise ConfigError(f"schedule.microbatches={cfg.schedule.microbatches}: must be at least 1")
 
 
 def _lane(groups: Groups, group: dist.ProcessGroup | None, traffic: Traffic, purpose: str) -> Lane:

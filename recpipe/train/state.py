@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +18,8 @@ from recpipe.train.trainer import Scorer, Trainer
 
 def weights(trainer: Scorer) -> dict[str, torch.Tensor | Entry]:
     """What is needed to score: dense weights and table rows."""
-    dense = {f"model.{name}": tensor.detach() for name, tensor in trainer.model.state_dict().items()}
+    state = trainer.model.state_dict()
+    dense = {f"model.{name}": tensor.detach() for name, tensor in state.items() if not tensor.is_meta}
     rows = {name: entry for name, entry in trainer.tables.entries().items() if name.endswith(".weight")}
     return {**dense, **rows}
 
@@ -27,19 +29,21 @@ def everything(trainer: Trainer) -> dict[str, torch.Tensor | Entry]:
     return {
         **weights(trainer),
         **trainer.tables.entries(),
-        **dense_optimizer_state(trainer.model, trainer.dense_optimizer),
+        **dense_optimizer_state(trainer.model, trainer.dense_optimizers.values()),
         "trainer.step": torch.tensor(trainer.step),
     }
 
 
-def dense_optimizer_state(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """State tensors of the dense optimizer by parameter name."""
-    out = {}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if value is not None:
-                out[f"dense_optimizer.{name}.{key}"] = torch.as_tensor(value)
-    return out
+def dense_optimizer_state(model: Model, optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, torch.Tensor]:
+    """State tensors of the dense optimizers, one a stage, by parameter name."""
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    return {
+        f"dense_optimizer.{names[parameter]}.{key}": torch.as_tensor(value)
+        for optimizer in optimizers
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+        if value is not None
+    }
 
 
 def schema_json(schema: Schema) -> str:

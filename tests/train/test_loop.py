@@ -224,7 +224,8 @@ def test_learning_rate_policy():
 
 
 def test_mesh():
-    mesh = Mesh.create(5, 8, 2, None)
-    assert (mesh.replicas, mesh.replica, mesh.stage, mesh.is_consumer) == (4, 2, 1, False)
+    assert Mesh.create(8, 2, None) == Mesh(stages=2, replicas=4)
     with pytest.raises(ConfigError, match=r"leave mesh.replicas out"):
-        Mesh.create(0, 8, 2, 3)
+        Mesh.create(8, 2, 3)
+    with pytest.raises(ConfigError, match=r"does not divide"):
+        Mesh.create(8, 3, None)

@@ -1,8 +1,9 @@
 """Place the table exchange of every step.
 
 `step`: ids are routed, rows looked up once, rows travel for each microbatch as first needed, row gradients as last
-used, one update. `ahead`: the same, with the ids of the next two steps routed under this one, and the rows of the next
-step that this one does not touch gathered and sent under it (PL, PO); the rest follow after the update.
+used, one update. `route`: the same, with the ids of the next step routed under this one.
+`ahead`: the same, with the ids of the next two steps routed under this one, and the rows of the next step that this one
+does not touch gathered and sent under it (PL, PO); the rest follow after the update.
 
 Every member issues the collectives in one common order, read off the first consumer.
 """
@@ -15,7 +16,9 @@ from recpipe.errors import ScheduleError
 from recpipe.schedule.deps import Relation
 from recpipe.schedule.ir import COMPUTE_OPS, WHOLE_STEP, Action, Op, Program
 
-MODES = ("none", "step", "ahead")
+MODES = ("none", "step", "route", "ahead")
+_STEPS_AHEAD = {"step": 0, "route": 1, "ahead": 2}
+"""Steps that ids are routed ahead of their own; rows that may travel early need those of two steps."""
 _BACKWARD = (Op.B, Op.I)
 
 
@@ -55,7 +58,7 @@ Template = tuple[Op, int, int]
 
 def _common(program: Program, exchange: Exchange) -> list[Template]:
     """The collectives of one step in the order in which every member issues them."""
-    ahead = exchange.mode == "ahead" and program.steps > 1
+    ahead = _STEPS_AHEAD[exchange.mode] if program.steps > 1 else 0
     found = []
     for rank in program.placement.consumers:
         line = _Rank(program, rank, exchange.buffers)
@@ -86,11 +89,12 @@ class _Rank:
         self.consumes = rank in program.placement.consumers
         self.relation = Relation(program)
 
-    def sequence(self, part: list[Action], ahead: bool) -> list[Template]:
-        """Collectives of one step in the order that suits this consumer."""
+    def sequence(self, part: list[Action], ahead: int) -> list[Template]:
+        """Collectives of one step in the order that suits this consumer, with ids routed `ahead` steps early."""
         numbers = range(self.program.microbatches)
         items: list[Template] = [(Op.EO, m, 0) for m in numbers]
-        items += [(Op.ED, WHOLE_STEP, 2), (Op.PO, WHOLE_STEP, 1)] if ahead else []
+        items += [(Op.ED, WHOLE_STEP, ahead)] if ahead else []
+        items += [(Op.PO, WHOLE_STEP, 1)] if ahead == 2 else []
         items += [(Op.EG, m, 0) for m in numbers]
         spots = self._spots(part)
         items.sort(key=lambda item: spots.of(item) if item[0] in (Op.EO, Op.EG) else spots.ahead())
@@ -98,7 +102,7 @@ class _Rank:
 
     def step(self, part: list[Action], step: int, sequence: list[Template]) -> list[Action]:
         """The actions of one step with the exchange in place."""
-        ahead = any(op is Op.PO for op, _, _ in sequence)
+        ahead = max((later for op, _, later in sequence if op is Op.ED), default=0)
         at: dict[int, list[Action]] = {0: self._start(step, ahead)}
         spots = self._spots(part)
         place = 0
@@ -118,10 +122,10 @@ class _Rank:
     def _spots(self, part: list[Action]) -> _Spots:
         return _Spots(part, self.buffers, self.program.fused)
 
-    def _start(self, step: int, ahead: bool) -> list[Action]:
+    def _start(self, step: int, ahead: int) -> list[Action]:
         routes = [] if ahead and step else [self._make(Op.ED, step)]
-        if ahead and step == 0:
-            routes.append(self._make(Op.ED, 1))
+        if step == 0:
+            routes += [self._make(Op.ED, later) for later in range(1, ahead)]
         return [*routes, self._make(Op.EL, step)]
 
     def _make(self, op: Op, step: int, microbatch: int = WHOLE_STEP) -> Action:
