@@ -52,6 +52,7 @@ class Cost:
         weights: the same for gradient bytes and the optimizer; empty where they follow `profile`.
         cuts: size of the boundary behind each stage over `activation_bytes`; missing ones are 1.
         exchange: tier of table exchanges; None: the link between the first and the last rank.
+        reduction: tier of reductions; None: the slowest link of their ring.
         overhead: fixed time of every F, B, I and W, whatever the size of the microbatch (kernel launches).
         optimizer: dense optimizer of a rank's share, once a step.
         activation_bytes: one boundary, one microbatch.
@@ -75,6 +76,7 @@ class Cost:
     weights: tuple[float, ...] = ()
     cuts: tuple[float, ...] = ()
     exchange: Link | None = None
+    reduction: Link | None = None
     optimizer: float = 0.0
     activation_bytes: float = 1.0
     weight_bytes: float = 1.0
@@ -253,14 +255,19 @@ class Durations:
 
     def _reduce(self, action: Action) -> float:
         """A ring over all copies: 2(n-1) hops, each of 1/n of the bytes, at the slowest link of the ring."""
-        program, copies = self.program, self.program.num_copies
+        copies = self.program.num_copies
         if copies == 1:
             return 0.0
+        link = self.cost.reduction or self._slowest(action)
+        return 2 * (copies - 1) * link.alpha + self.num_bytes(action) / link.bandwidth
+
+    def _slowest(self, action: Action) -> Link:
+        """Slowest link of the ring over the copies of a stage."""
+        program = self.program
         lane = (program.lanes - 1) * self.place.num_ranks
         ranks = sorted({row[action.stage] for row in self.place.ranks} | {self.place.ranks[0][action.stage] + lane})
-        link = max(
+        return max(
             (self.cost.link(a, b) for a, b in zip(ranks, ranks[1:], strict=False)),
             key=lambda tier: tier.time(self.num_bytes(action)),
             default=self.cost.far,
         )
-        return 2 * (copies - 1) * link.alpha + self.num_bytes(action) / link.bandwidth
