@@ -127,9 +127,10 @@ def _bar() -> Iterator[Any]:
 def _inspect(cfg: Any) -> int:
     """The manifest, for people or as JSON."""
     from recpipe.data.inspect import render
+    from recpipe.data.paths import to_path
     from recpipe.data.prepared import read_manifest
 
-    manifest = read_manifest(_directory(cfg))
+    manifest = read_manifest(to_path(_named(cfg)))
     print(json.dumps(manifest, indent=1) if cfg.json else render(manifest))
     return 0
 
@@ -163,10 +164,17 @@ def _import(cfg: Any) -> int:
     return 0
 
 
-def _directory(cfg: Any) -> Path:
-    """The directory that the action is about."""
+def _named(cfg: Any) -> str:
+    """The directory that the action is about, as it was given."""
     if not cfg.path:
         raise ConfigError(f"recpipe data {cfg.action} needs a directory: recpipe data {cfg.action} DIR")
+    return str(cfg.path)
+
+
+def _directory(cfg: Any) -> Path:
+    """The same, local."""
+    if "://" in _named(cfg):
+        raise ConfigError(f"recpipe data {cfg.action} works on a local directory; copy {cfg.path} first")
     return Path(cfg.path).expanduser()
 
 

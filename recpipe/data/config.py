@@ -83,7 +83,7 @@ class PrepareConfig(DataConfig):
     """What every prepared data set has: where the files are, what is held out, how values become ids.
 
     Args:
-        path: a file or a directory.
+        path: a file or a directory, local or remote (s3://..., anything that fsspec reads).
         valid_path, test_path: files of the held-out splits; empty: see the fractions.
         valid_fraction, test_fraction: share of rows held out; -1 means 0.1 without given files, else 0.
         split_seed: seed of the choice of held-out rows.
@@ -166,10 +166,16 @@ class TableData(PrepareConfig):
 
 @dataclass
 class PreparedData(DataConfig):
-    """A directory that `recpipe data prepare` wrote."""
+    """A directory that `recpipe data prepare` wrote.
+
+    Args:
+        path: the directory, local or remote.
+        cache_dir: where files of a remote one are copied, each when it is first read.
+    """
 
     name: str = "prepared"
     path: str = ""
+    cache_dir: str = ".cache/recpipe"
 
 
 SCHEMAS: dict[str, type[DataConfig]] = {

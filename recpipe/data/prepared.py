@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from recpipe.data.config import DataConfig
 from recpipe.data.dataset import SPLITS, Dataset
 from recpipe.data.multi_hot import with_multi_hot
+from recpipe.data.paths import AnyPath, copy_file, to_path
 from recpipe.data.prepare.inputs import MANIFEST
 from recpipe.data.prepare.manifest import FORMAT
 from recpipe.data.prepare.npy import HEADER
@@ -26,10 +28,11 @@ class ShardStore:
     Args:
         directory: the prepared directory.
         records: the manifest's entries of this split, in order.
+        copies: local directory for the files of a remote one.
     """
 
-    def __init__(self, directory: Path, records: list[dict[str, Any]]) -> None:
-        self._directory, self._records = directory, records
+    def __init__(self, directory: AnyPath, records: list[dict[str, Any]], copies: Path | None = None) -> None:
+        self._directory, self._records, self._copies = directory, records, copies
         self._starts = np.cumsum([0] + [record["rows"] for record in records])
         self._open: dict[int, MemoryStore] = {}
 
@@ -57,9 +60,16 @@ class ShardStore:
         """A shard, mapped."""
         if number not in self._open:
             files = self._records[number]["files"]
-            arrays = {kind: map_array(self._directory / file["name"]) for kind, file in files.items()}
+            arrays = {kind: map_array(self._local(file)) for kind, file in files.items()}
             self._open[number] = MemoryStore.of(Rows(**arrays))
         return self._open[number]
+
+    def _local(self, file: dict[str, Any]) -> Path:
+        """Where a file of the directory can be mapped."""
+        if isinstance(self._directory, Path) or self._copies is None:
+            return Path(self._directory / file["name"])
+        copy_file(self._directory / file["name"], self._copies / file["name"], file["sha256"])
+        return self._copies / file["name"]
 
 
 def map_array(path: Path) -> np.ndarray:
@@ -92,18 +102,20 @@ def _restore(parts: list[Rows], order: np.ndarray) -> Rows:
     return MemoryStore.of(joined).gather(back)
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
+def read_manifest(directory: AnyPath) -> dict[str, Any]:
     """The manifest of a prepared directory.
 
     Raises:
         DataError: there is none, or it is damaged or of another format.
     """
     path = directory / MANIFEST
-    if not path.is_file():
-        hint = " (an unfinished preparation lies beside it)" if Path(f"{directory}.partial").exists() else ""
-        raise DataError(f"{directory} is not a prepared directory: it has no {MANIFEST}{hint}")
     try:
+        if not path.is_file():
+            hint = " (an unfinished preparation lies beside it)" if Path(f"{directory}.partial").exists() else ""
+            raise DataError(f"{directory} is not a prepared directory: it has no {MANIFEST}{hint}")
         manifest = json.loads(path.read_text())
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise DataError(f"{path} is damaged: {error}; prepare the data again") from error
     if manifest.get("format") != FORMAT:
@@ -126,10 +138,11 @@ def prepared_dataset(directory: str | Path, config: DataConfig, seed: int) -> Da
     """The rows of a prepared directory."""
     if not str(directory):
         raise ConfigError("data=prepared reads a directory that `recpipe data prepare` wrote: give data.path=DIR")
-    path = Path(directory).expanduser()
+    path = to_path(str(directory))
     manifest = read_manifest(path)
+    copies = None if isinstance(path, Path) else _copies(manifest, config)
     stores: dict[str, Store] = {
-        split: ShardStore(path, [r for r in manifest["shards"] if r["split"] == split])
+        split: ShardStore(path, [r for r in manifest["shards"] if r["split"] == split], copies)
         for split in SPLITS
         if manifest["rows"][split]
     }
@@ -138,7 +151,13 @@ def prepared_dataset(directory: str | Path, config: DataConfig, seed: int) -> Da
     return Dataset(schema, stores, _describe(path, manifest), config, seed, statistics)
 
 
-def _describe(path: Path, manifest: dict[str, Any]) -> str:
+def _copies(manifest: dict[str, Any], config: Any) -> Path:
+    """Where the files of a remote directory are copied: another place when its contents are others."""
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    return Path(config.cache_dir).expanduser() / f"remote-{digest[:16]}"
+
+
+def _describe(path: AnyPath, manifest: dict[str, Any]) -> str:
     """One line on where the rows come from."""
     files = ", ".join(source["name"] for source in manifest["provenance"]["sources"][:3])
     more = len(manifest["provenance"]["sources"]) - 3

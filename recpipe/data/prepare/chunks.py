@@ -6,11 +6,11 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
-from recpipe.data.prepare.streams import blocks
+from recpipe.data.paths import AnyPath
+from recpipe.data.prepare.streams import Span, blocks
 
 SHOWN = 160
 
@@ -31,20 +31,23 @@ class Chunk:
 
 
 class Reader:
-    """Gives the chunks of a file, one at a time, to whichever thread asks next.
+    """Gives the chunks of a file or of a part of it, one at a time, to whichever thread asks next.
 
     Attributes:
+        source: number of the file.
         lock: held while asking.
         finished: the end was reached.
         num_chunks: chunks given so far.
-        checksum: of what was read so far.
+        checksum, num_bytes: of what was read so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: int) -> None:
+        self.source = source
         self.lock = threading.Lock()
         self.finished = False
         self.num_chunks = 0
         self.checksum = 0
+        self.num_bytes = 0
         self._chunks: Iterator[Chunk] = iter(())
 
     def next(self) -> Chunk | None:
@@ -58,21 +61,29 @@ class Reader:
 
 
 class ChunkReader(Reader):
-    """Gives the chunks of a file to whichever thread asks next.
+    """Gives the chunks of text.
 
     Args:
+        source: number of the file.
         path: plain, gz or zst text.
         size: bytes of a chunk, before it is cut at its last newline.
         skip: bytes at the start that are no rows (a header).
         on_read: told the bytes read from disk.
+        span: only these lines of the file.
     """
 
     def __init__(
-        self, path: Path, size: int, skip: int = 0, on_read: Callable[[int], None] = lambda count: None
+        self,
+        source: int,
+        path: AnyPath,
+        size: int,
+        skip: int = 0,
+        on_read: Callable[[int], None] = lambda count: None,
+        span: Span | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(source)
         self._size, self._skip = size, skip
-        self._blocks = blocks(path, on_read)
+        self._blocks = blocks(path, on_read, span)
         self._pending = bytearray()
         self._ended = False
         self._chunks = self._cut()
@@ -85,6 +96,7 @@ class ChunkReader(Reader):
                 self._ended = True
                 break
             self.checksum = zlib.crc32(block, self.checksum)
+            self.num_bytes += len(block)
             if self._skip:
                 used = min(self._skip, len(block))
                 block, self._skip = block[used:], self._skip - used

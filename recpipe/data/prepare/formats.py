@@ -7,13 +7,15 @@ from typing import Any
 
 from recpipe.data.prepare.chunks import ChunkReader, Reader
 from recpipe.data.prepare.criteo import FIELDS, CriteoFormat, field_count
-from recpipe.data.prepare.inputs import Source
+from recpipe.data.prepare.inputs import COMPRESSIONS, Source
 from recpipe.data.prepare.parquet import ParquetReader, parquet_names
 from recpipe.data.prepare.raw import Format
-from recpipe.data.prepare.streams import head
+from recpipe.data.prepare.streams import Span, head
 from recpipe.data.prepare.table import TableFormat, check_table
 from recpipe.errors import DataError
 
+# Not a matter of threads: work that was interrupted goes on with the same parts.
+SPAN = 1 << 30
 ENDINGS = {"criteo": ("", ".txt", ".tsv", ".csv"), "table": (".csv", ".tsv", ".txt", ".parquet")}
 
 
@@ -32,14 +34,29 @@ def make_formats(config: Any, sources: list[Source]) -> list[Format]:
 def make_readers(
     config: Any, sources: list[Source], formats: list[Format], size: int, on_read: Callable[[int], None]
 ) -> list[Reader]:
-    """One reader a file; `size` is the bytes of a chunk of text, `on_read` is told the bytes read from disk."""
+    """Readers in order of file and position: several of a large plain text, one of any other file.
+
+    Args:
+        size: bytes of a chunk of text.
+        on_read: told the bytes read from disk.
+    """
     readers: list[Reader] = []
-    for source, fmt in zip(sources, formats, strict=True):
+    for number, (source, fmt) in enumerate(zip(sources, formats, strict=True)):
         if isinstance(fmt, TableFormat) and _is_parquet(config, source):
-            readers.append(ParquetReader(source.path, fmt, frozenset([config.label, *config.dense]), on_read))
-        else:
-            readers.append(ChunkReader(source.path, size, fmt.header, on_read))
+            readers.append(ParquetReader(number, source.path, fmt, frozenset([config.label, *config.dense]), on_read))
+            continue
+        for span in _spans(source):
+            skip = fmt.header if span is None or span.start == 0 else 0
+            readers.append(ChunkReader(number, source.path, size, skip, on_read, span))
     return readers
+
+
+def _spans(source: Source) -> list[Span | None]:
+    """Parts of a plain text that are read at the same time; [None] where the file must be read from its beginning."""
+    if source.path.suffix in COMPRESSIONS[1:] or source.size <= SPAN:
+        return [None]
+    starts = range(0, source.size, SPAN)
+    return [Span(start, min(start + SPAN, source.size)) for start in starts]
 
 
 def _is_parquet(config: Any, source: Source) -> bool:

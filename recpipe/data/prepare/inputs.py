@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from recpipe.data.paths import AnyPath, to_path, version_of
 from recpipe.errors import ConfigError, DataError
 
 COMPRESSIONS = ("", ".gz", ".zst")
@@ -20,13 +21,13 @@ class Source:
         path: where it is.
         role: main (train, and what is held out of it), valid or test.
         size: bytes on disk.
-        changed: time of its last change in nanoseconds.
+        version: changes when the file does.
     """
 
-    path: Path
+    path: AnyPath
     role: str
     size: int
-    changed: int
+    version: str
 
 
 def find_sources(path: str, valid_path: str, test_path: str, endings: tuple[str, ...], setting: str) -> list[Source]:
@@ -47,12 +48,20 @@ def find_sources(path: str, valid_path: str, test_path: str, endings: tuple[str,
     found: list[Source] = []
     for role, given in (("main", path), ("valid", valid_path), ("test", test_path)):
         if given:
-            found += [_source(file, role) for file in _files(Path(given).expanduser(), endings)]
+            found += _given(given, role, endings)
     _check_distinct(found)
     return found
 
 
-def _files(path: Path, endings: tuple[str, ...]) -> list[Path]:
+def _given(text: str, role: str, endings: tuple[str, ...]) -> list[Source]:
+    """The files that a setting names."""
+    try:
+        return [_source(file, role) for file in _files(to_path(text), endings)]
+    except OSError as error:
+        raise DataError(f"{text} cannot be read: {error.strerror or error}") from error
+
+
+def _files(path: AnyPath, endings: tuple[str, ...]) -> list[AnyPath]:
     """The file, or the data files of the directory."""
     if path.is_file():
         return [path]
@@ -70,7 +79,7 @@ def _files(path: Path, endings: tuple[str, ...]) -> list[Path]:
     return sorted(chosen, key=_by_number)
 
 
-def _is_data(file: Path, endings: tuple[str, ...]) -> bool:
+def _is_data(file: AnyPath, endings: tuple[str, ...]) -> bool:
     """Judged by the name."""
     name = file.name
     for compression in COMPRESSIONS[1:]:
@@ -78,30 +87,30 @@ def _is_data(file: Path, endings: tuple[str, ...]) -> bool:
     return Path(name).suffix in endings and not name.startswith(".")
 
 
-def _stem(file: Path) -> str:
+def _stem(file: AnyPath) -> str:
     """The name up to its first dot."""
     return file.name.split(".")[0]
 
 
-def _by_number(file: Path) -> tuple[list[int | str], str]:
+def _by_number(file: AnyPath) -> tuple[list[int | str], str]:
     """Sort day_2 before day_10."""
     parts = re.split(r"(\d+)", file.name)
     return [int(part) if part.isdigit() else part for part in parts], file.name
 
 
-def _source(path: Path, role: str) -> Source:
+def _source(path: AnyPath, role: str) -> Source:
     """The file as it lies there now."""
-    status = path.stat()
-    if status.st_size == 0:
+    size = path.stat().st_size
+    if size == 0:
         raise DataError(f"{path} is empty")
-    return Source(path, role, status.st_size, status.st_mtime_ns)
+    return Source(path, role, size, version_of(path))
 
 
 def _check_distinct(sources: list[Source]) -> None:
     """No file in two roles: held-out rows must not be trained on."""
-    seen: dict[Path, str] = {}
+    seen: dict[str, str] = {}
     for source in sources:
-        known = source.path.resolve()
+        known = str(source.path.resolve())
         if known in seen:
             raise ConfigError(f"{source.path} is given as {seen[known]} and as {source.role}; hold rows out")
         seen[known] = source.role

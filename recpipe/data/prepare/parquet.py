@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from recpipe.data.paths import AnyPath
 from recpipe.data.prepare.chunks import Chunk, Reader
 from recpipe.data.prepare.table import TableFormat
 from recpipe.errors import DataError
@@ -17,14 +17,15 @@ from recpipe.errors import DataError
 ROWS = 1 << 15
 
 
-def parquet_names(path: Path) -> list[str]:
+def parquet_names(path: AnyPath) -> list[str]:
     """Column names of a Parquet file.
 
     Raises:
         DataError: it is not one.
     """
     try:
-        return list(pq.read_schema(path).names)
+        with path.open("rb") as file:
+            return list(pq.read_schema(file).names)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
 
@@ -32,21 +33,26 @@ def parquet_names(path: Path) -> list[str]:
 class ParquetReader(Reader):
     """Gives the chunks of a Parquet file to whichever thread asks next; as `ChunkReader` does for text."""
 
-    def __init__(self, path: Path, fmt: TableFormat, numeric: frozenset[str], on_read: Callable[[int], None]) -> None:
-        super().__init__()
+    def __init__(
+        self, source: int, path: AnyPath, fmt: TableFormat, numeric: frozenset[str], on_read: Callable[[int], None]
+    ) -> None:
+        super().__init__(source)
         self._path, self._fmt, self._numeric = path, fmt, numeric
         self._chunks = self._read(on_read)
 
     def _read(self, on_read: Callable[[int], None]) -> Iterator[Chunk]:
         """Row batches of the columns that are used."""
         try:
-            file = pq.ParquetFile(self._path, pre_buffer=False)
-            share = self._path.stat().st_size // max(1, -(-file.metadata.num_rows // ROWS))
-            batches = file.iter_batches(batch_size=ROWS, columns=self._fmt.used, use_threads=False)
-            for index, batch in enumerate(batches):
-                on_read(share)
-                self.checksum = zlib.crc32(str(batch.num_rows).encode(), self.checksum)
-                yield Chunk(index, pa.table([self._typed(batch, n) for n in self._fmt.used], self._fmt.used))
+            with self._path.open("rb") as opened:
+                file = pq.ParquetFile(opened, pre_buffer=False)
+                share = self._path.stat().st_size // max(1, -(-file.metadata.num_rows // ROWS))
+                batches = file.iter_batches(batch_size=ROWS, columns=self._fmt.used, use_threads=False)
+                for index, batch in enumerate(batches):
+                    on_read(share)
+                    text = str(batch.num_rows).encode()
+                    self.checksum = zlib.crc32(text, self.checksum)
+                    self.num_bytes += len(text)
+                    yield Chunk(index, pa.table([self._typed(batch, n) for n in self._fmt.used], self._fmt.used))
         except (pa.ArrowInvalid, OSError) as error:
             raise DataError(f"{self._path} is damaged: {error}") from error
 

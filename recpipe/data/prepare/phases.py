@@ -13,6 +13,7 @@ from recpipe.data.prepare.assign import TRAIN
 from recpipe.data.prepare.chunks import Reader
 from recpipe.data.prepare.columns import dense_of, keys_of
 from recpipe.data.prepare.counts import KeyCounter
+from recpipe.data.prepare.crc import joined_crc
 from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.meter import Meter
 from recpipe.data.prepare.moments import Moments
@@ -35,8 +36,8 @@ def parse_sources(readers: list[Reader], formats: list[Format], directory: Path,
     """Parse all files, several at a time, chunk by chunk.
 
     Args:
-        readers: one a file.
-        formats: how to read each.
+        readers: in order of file and position.
+        formats: how to read each file.
         directory: where parsed chunks go.
         threads: chunks in memory at a time.
         meter: told the lines of each chunk.
@@ -48,38 +49,43 @@ def parse_sources(readers: list[Reader], formats: list[Format], directory: Path,
     def work(worker: int) -> None:
         try:
             while (number := _next_reader(readers, worker)) is not None and not failed.is_set():
-                _parse_next(readers[number], number, formats[number], directory, meter)
+                _parse_next(readers[number], number, formats, directory, meter)
         except BaseException:
             failed.set()
             raise
 
     run_all(work, range(threads), threads)
     units = [
-        read_unit(unit_path(directory, number, index), number)
+        read_unit(unit_path(directory, number, index), reader.source)
         for number, reader in enumerate(readers)
         for index in range(reader.num_chunks)
     ]
-    return Parsed(units, [reader.checksum for reader in readers])
+    return Parsed(units, [_checksum(readers, source) for source in range(len(formats))])
+
+
+def _checksum(readers: list[Reader], source: int) -> int:
+    """Of the text of a file."""
+    return joined_crc((reader.checksum, reader.num_bytes) for reader in readers if reader.source == source)
 
 
 def _next_reader(readers: list[Reader], worker: int) -> int | None:
-    """An unfinished file: rather one that no other thread reads from at the moment."""
+    """An unfinished reader: rather one that no other thread reads from at the moment."""
     open_ones = [number for number, reader in enumerate(readers) if not reader.finished]
     free = [number for number in open_ones if not readers[number].lock.locked()]
     choice = free or open_ones
     return choice[worker % len(choice)] if choice else None
 
 
-def _parse_next(reader: Reader, number: int, fmt: Format, directory: Path, meter: Meter) -> None:
-    """Take the next chunk of a file and parse it, unless that was done before."""
+def _parse_next(reader: Reader, number: int, formats: list[Format], directory: Path, meter: Meter) -> None:
+    """Take the next chunk of a reader and parse it, unless that was done before."""
     with reader.lock:
         chunk = reader.next()
     if chunk is None:
         return
     path = unit_path(directory, number, chunk.index)
     if not path.exists():
-        write_unit(path, parse_chunk(chunk, fmt))
-    meter.add(0, read_unit(path, number).lines)
+        write_unit(path, parse_chunk(chunk, formats[reader.source]))
+    meter.add(0, read_unit(path, reader.source).lines)
 
 
 def count_features(

@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from recpipe.data.config import SCHEMAS, VOCABULARIES, DataConfig
+from recpipe.data.paths import is_remote
 from recpipe.data.prepare.inputs import Source
 from recpipe.data.prepare.transform import check_transform
 from recpipe.errors import ConfigError, nearest
@@ -31,6 +32,11 @@ def check_settings(config: Any) -> None:
         ConfigError: the setting, its value and what it may be.
     """
     check_transform(config.dense_transform)
+    for name in ("out", "cache_dir"):
+        if is_remote(getattr(config, name)):
+            raise ConfigError(
+                f"data.{name}={getattr(config, name)} must be a local directory; copy the result afterwards"
+            )
     if config.vocabulary not in VOCABULARIES:
         raise ConfigError(f"data.vocabulary={config.vocabulary} is unknown; {nearest(config.vocabulary, VOCABULARIES)}")
     least = {"frequency_threshold": 1, "max_ids": 0, "hash_size": 3, "threads": 0, "rows_per_shard": 1}
@@ -84,8 +90,8 @@ def effective(config: Any) -> dict[str, Any]:
 
 
 def digest(config: Any, sources: list[Source]) -> str:
-    """Names what is written: settings and files (path, role, size, time of change)."""
-    files = [[str(s.path.resolve()), s.role, s.size, s.changed] for s in sources]
+    """Names what is written: settings and files (path, role, size, version)."""
+    files = [[str(s.path.resolve()), s.role, s.size, s.version] for s in sources]
     settings = {name: value for name, value in effective(config).items() if not name.endswith("path")}
     return hashlib.sha256(json.dumps([settings, files], sort_keys=True).encode()).hexdigest()[:16]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import zstandard
 
+from recpipe.data.paths import AnyPath
 from recpipe.errors import DataError
 
 READ = 1 << 20
@@ -16,27 +17,47 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP = 31
 
 
-def blocks(path: Path, on_read: Callable[[int], None] = lambda count: None) -> Iterator[bytes]:
-    """Decompressed blocks of any size; the first has no byte-order mark.
+@dataclass(frozen=True)
+class Span:
+    """Lines of a plain file: those whose first byte lies in [start, stop)."""
+
+    start: int
+    stop: int
+
+
+def blocks(
+    path: AnyPath, on_read: Callable[[int], None] = lambda count: None, span: Span | None = None
+) -> Iterator[bytes]:
+    """Decompressed blocks of any size; the first of a file has no byte-order mark.
 
     Args:
         path: plain, .gz or .zst.
         on_read: told the bytes read from disk.
+        span: only these lines, of a plain file; None for all.
 
     Raises:
         DataError: the file cannot be read, is damaged, or ends too early.
     """
     try:
         with path.open("rb") as file:
-            first = True
-            for block in _decoded(path, _raw(file, on_read)):
-                if first and block:
-                    block, first = block.removeprefix(BYTE_ORDER_MARK), False
-                yield block
+            raw = _raw(file, on_read) if span is None else _lines(file, span, on_read)
+            decoded = _decoded(path, raw)
+            yield from _without_mark(decoded) if span is None or span.start == 0 else decoded
     except (zlib.error, zstandard.ZstdError) as error:
         raise DataError(f"{path} is damaged: {error}; fetch it again") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _without_mark(decoded: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks without a byte-order mark at their beginning."""
+    first = b""
+    for block in decoded:
+        first += block
+        if len(first) >= len(BYTE_ORDER_MARK):
+            break
+    yield first.removeprefix(BYTE_ORDER_MARK)
+    yield from decoded
 
 
 def _raw(file: BinaryIO, on_read: Callable[[int], None]) -> Iterator[bytes]:
@@ -46,7 +67,29 @@ def _raw(file: BinaryIO, on_read: Callable[[int], None]) -> Iterator[bytes]:
         yield data
 
 
-def _decoded(path: Path, raw: Iterator[bytes]) -> Iterator[bytes]:
+def _lines(file: BinaryIO, span: Span, on_read: Callable[[int], None]) -> Iterator[bytes]:
+    """The lines of a span: from the first newline before it on, and to the first one at its end or behind it."""
+    # A line begins at `start` when the byte before it is a newline, so this byte is read, too.
+    position = max(span.start - 1, 0)
+    file.seek(position)
+    begun = span.start == 0
+    for data in _raw(file, on_read):
+        position += len(data)
+        if not begun:
+            at = data.find(b"\n") + 1
+            begun = at > 0
+            data = data[at:] if begun else b""
+            if begun and position - len(data) >= span.stop:
+                return
+        last = position - len(data)
+        end = data.find(b"\n", max(span.stop - 1 - last, 0)) + 1 if position >= span.stop else 0
+        if end:
+            yield data[:end]
+            return
+        yield data
+
+
+def _decoded(path: AnyPath, raw: Iterator[bytes]) -> Iterator[bytes]:
     """Blocks by the kind of compression that the name tells."""
     if path.suffix == ".gz":
         return _gunzip(path, raw)
@@ -55,7 +98,7 @@ def _decoded(path: Path, raw: Iterator[bytes]) -> Iterator[bytes]:
     return raw
 
 
-def _gunzip(path: Path, raw: Iterator[bytes]) -> Iterator[bytes]:
+def _gunzip(path: AnyPath, raw: Iterator[bytes]) -> Iterator[bytes]:
     """Members of a gzip file, one after the other."""
     decoder = zlib.decompressobj(GZIP)
     started = False
@@ -70,7 +113,7 @@ def _gunzip(path: Path, raw: Iterator[bytes]) -> Iterator[bytes]:
         raise DataError(f"{path} is truncated: the gzip stream has no end; fetch it again")
 
 
-def _unzstd(path: Path, raw: Iterator[bytes]) -> Iterator[bytes]:
+def _unzstd(path: AnyPath, raw: Iterator[bytes]) -> Iterator[bytes]:
     """Frames of a zstd file, one after the other."""
     decoder = zstandard.ZstdDecompressor().decompressobj()
     started = False
@@ -85,7 +128,7 @@ def _unzstd(path: Path, raw: Iterator[bytes]) -> Iterator[bytes]:
         raise DataError(f"{path} is truncated: the zstd frame has no end; fetch it again")
 
 
-def head(path: Path, size: int = 1 << 16) -> bytes:
+def head(path: AnyPath, size: int = 1 << 16) -> bytes:
     """The first decompressed bytes, about `size` of them."""
     found = b""
     for block in blocks(path):

@@ -41,9 +41,9 @@ class Unit:
             return pa.ipc.open_file(file, options=options).read_all()
 
 
-def unit_path(directory: Path, source: int, index: int) -> Path:
+def unit_path(directory: Path, reader: int, index: int) -> Path:
     """Where the chunk's file goes."""
-    return directory / f"{source:04d}" / f"{index:06d}.arrow"
+    return directory / f"{reader:04d}" / f"{index:06d}.arrow"
 
 
 def write_unit(path: Path, raw: Raw) -> None:
