@@ -35,7 +35,10 @@ STDLIB_ONLY = (
     "recpipe.cli.doctor_checks",
 )
 # Imported before a command runs: torch here would make `recpipe --help` slow.
-TORCH_INSIDE_FUNCTIONS = ("recpipe.cli", "recpipe.train.config", "recpipe.train.launch", "recpipe.train.logs")
+TORCH_INSIDE_FUNCTIONS = (
+    "recpipe.cli",
+    *(f"recpipe.train.{name}" for name in ("config", "launch", "launch_local", "interrupt", "watchdog", "logs")),
+)
 
 
 def module_name(path: Path) -> str:

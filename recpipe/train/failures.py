@@ -7,6 +7,7 @@ Standard library only.
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 import traceback
@@ -72,6 +73,17 @@ def record(error: Exception, rank: int, folder: Path) -> Failure:
     return failure
 
 
+def keep_traces(folder: Path, target: Path) -> Path:
+    """Copies what workers left under `folder` below `target`, beside what earlier failures left; gives where it lies."""
+    target.mkdir(parents=True, exist_ok=True)
+    kept = target / f"{len(list(target.iterdir()))}"
+    shutil.copytree(folder, kept)
+    for path in kept.glob("rank*.json"):
+        saved = json.loads(path.read_text())
+        path.write_text(json.dumps({**saved, "trace": str(kept / Path(saved["trace"]).name)}))
+    return kept
+
+
 def recorded(folder: Path) -> list[Failure]:
     """What ranks left in `folder`, the causes first, then by time."""
     found = [Failure(**json.loads(path.read_text())) for path in folder.glob("rank*.json")]
@@ -93,6 +105,8 @@ def describe(error: BaseException) -> str:
 
 def to_error(failure: Failure) -> RecpipeError:
     """The exception to raise in the launcher: of the same class if it is one of ours."""
+    if failure.kind == WorkerError.__name__:
+        return WorkerError(failure.message)
     if not failure.expected:
         return WorkerError(f"rank {failure.rank}: {failure.message}\nThe full trace is in {failure.trace}")
     kind = getattr(errors, failure.kind, RecpipeError)
