@@ -1,15 +1,21 @@
 """Batches of global row ranges: the same rows in the same order for every number of ranks and workers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from recpipe.data import Loader
-from recpipe.data.config import DataConfig
+from recpipe.data import Loader, open_dataset
+from recpipe.data.config import SHUFFLES, DataConfig, PreparedData
 from recpipe.data.dataset import Dataset
+from recpipe.data.prepare.job import prepare
 from recpipe.data.rows import MemoryStore, Rows
 from recpipe.errors import ConfigError, DataError
 from recpipe.specs import Feature, Schema
+from tests.data.lines import criteo_config, criteo_lines, silent, write_lines
 
 ROWS = 103
 
@@ -42,7 +48,7 @@ def epoch(data: Dataset, ranks: int, workers: int, first: int = 0) -> list[float
     return [value for step in zip(*parts, strict=True) for batch in step for value in batch.dense_BD[:, 0].tolist()]
 
 
-@pytest.mark.parametrize("shuffle", ["none", "window", "block", "full"])
+@pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("workers", [0, 1, 2, 4])
 def test_union_of_ranks_is_the_epoch_once_in_one_order(shuffle: str, ranks: int, workers: int) -> None:
@@ -52,10 +58,38 @@ def test_union_of_ranks_is_the_epoch_once_in_one_order(shuffle: str, ranks: int,
     assert rows == data.batch("train", 1, 0, ROWS).dense_BD[:, 0].tolist()
 
 
-@pytest.mark.parametrize("first", [1, 37, 102])
-def test_restart_at_any_row_and_number_of_ranks_goes_on_in_the_same_order(first: int) -> None:
-    data = dataset()
-    assert epoch(data, ranks=3, workers=2, first=first) == epoch(data, ranks=1, workers=0)[first:]
+@settings(deadline=None, max_examples=40)
+@given(
+    shuffle=st.sampled_from(SHUFFLES),
+    first=st.integers(0, ROWS),
+    ranks=st.sampled_from([1, 2, 3, 5]),
+    workers=st.sampled_from([0, 1, 2, 4]),
+)
+def test_restart_at_any_row_and_number_of_ranks_goes_on_in_the_same_order(
+    shuffle: str, first: int, ranks: int, workers: int
+) -> None:
+    data = dataset(shuffle)
+    whole = data.batch("train", 1, 0, ROWS).dense_BD[:, 0].tolist()
+    assert epoch(data, ranks, workers, first) == whole[first:]
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_order_of_mapped_shards_knows_no_ranks_or_workers(tmp_path: Path, shuffle: str) -> None:
+    """The rows of one shard and of five; each rank opens the directory for itself."""
+    path = write_lines(tmp_path / "train.txt", criteo_lines(150))
+    orders = []
+    for rows, ranks, workers in ((1000, 1, 0), (30, 3, 2), (30, 5, 4)):
+        out = prepare(criteo_config(path, rows_per_shard=rows, out=str(tmp_path / f"{rows}")), silent)
+        config = PreparedData(path=str(out), shuffle=shuffle, shuffle_rows=16)
+        parts = []
+        for rank in range(ranks):
+            data = open_dataset(config, seed=3, log=silent)
+            num_rows = data.num_rows("train")
+            ranges = [(start, min(start + 10, num_rows)) for start in range(0, num_rows, 10)]
+            parts.append(list(Loader(data, "train", 2, of_rank(ranges, rank, ranks), workers)))
+        batches = [batch for step in zip(*parts, strict=True) for batch in step]
+        orders.append(torch.cat([batch.ids_N.view(26, -1).T for batch in batches]).tolist())
+    assert orders[0] == orders[1] == orders[2] and len(orders[0]) > 100
 
 
 def test_last_batch_is_as_large_as_what_is_left() -> None:
