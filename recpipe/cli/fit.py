@@ -6,6 +6,7 @@ a setting without effect is an error, since what its user wanted does not happen
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from recpipe.data.config import BAD_ID_POLICIES, NON_FINITE_POLICIES, SHUFFLES
 from recpipe.embedding.layout import SHARDING_TYPES
-from recpipe.errors import ConfigError, nearest
+from recpipe.errors import ConfigError, ScheduleError, nearest
 from recpipe.model.check import require_embedding_dim
+from recpipe.runtime.program import build_program
+from recpipe.schedule.settings import CostSettings, ScheduleSettings
 from recpipe.train.config import CHOICES as TRAIN_CHOICES
+from recpipe.train.config_text import as_record
+from recpipe.train.launch import found_workers
+from recpipe.train.mesh import Mesh
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.shuffle": SHUFFLES,
@@ -106,10 +112,29 @@ def check_fit(cfg: DictConfig, given: Iterable[str], command: str) -> None:
     dim = OmegaConf.select(cfg, "model.embedding_dim")
     if dim is not None:
         require_embedding_dim(dim)
+    if command in ("train", "verify"):
+        check_schedule(cfg)
     for key in given:
         reason = idle_reason(cfg, key, command)
         if reason:
             raise ConfigError(f"{key} has no effect here: {reason}")
+
+
+def check_schedule(cfg: Any) -> None:
+    """Builds the program that the workers will run.
+
+    Raises:
+        ConfigError: mesh or schedule do not fit each other or the number of workers.
+    """
+    world = int((found_workers(os.environ) or {}).get("WORLD_SIZE", cfg.launch.nproc))
+    if world < 1:
+        raise ConfigError(f"launch.nproc={world}: must be at least 1")
+    mesh = Mesh.create(world, cfg.mesh.stages, cfg.mesh.replicas)
+    schedule, cost = as_record(ScheduleSettings, cfg.schedule), as_record(CostSettings, cfg.cost)
+    try:
+        build_program(schedule, cost, mesh.stages, mesh.replicas)
+    except ScheduleError as error:
+        raise ConfigError(str(error)) from None
 
 
 def idle_reason(cfg: DictConfig, key: str, command: str) -> str:

@@ -108,4 +108,12 @@ def test_padded_dim_is_offered(
 
 
 def test_group_of_another_command(runs: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "schedule.microbatches" in refused(["train", "schedule=gpipe"], runs, capsys)
+    assert "exchange: no such setting" in refused(["simulate", "exchange=window"], runs, capsys)
+
+
+def test_a_schedule_that_does_not_fit_is_refused_before_any_worker_starts(
+    runs: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refused(["train", "schedule=dualpipe", "mesh.stages=2", "schedule.microbatches=2"], runs, capsys)
+    assert "schedule.microbatches=4 or 6 would do" in error
+    assert "does not divide the 2 ranks" in refused(["verify", "mesh.stages=3"], runs, capsys)
