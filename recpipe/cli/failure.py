@@ -38,6 +38,9 @@ def guarded(run: Callable[[], int]) -> int:
 
 
 def _save_trace(error: BaseException) -> str:
+    """The file with the trace: in the run directory where there is one already."""
+    if hasattr(error, "trace_file"):
+        return str(error.trace_file)
     handle, path = tempfile.mkstemp(prefix="recpipe-", suffix=".txt")
     with os.fdopen(handle, "w") as file:
         file.writelines(traceback.format_exception(error))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+
 from recpipe.train.config import TrainConfig
 
 CONFIG = "train"
@@ -16,4 +18,8 @@ def main(cfg: Any) -> int:
     from recpipe.train.launch import launch_workers
     from recpipe.train.session import run_train
 
-    return launch_workers(run_train, cfg.launch.nproc, cfg)
+    if cfg.resume not in ("", "auto"):
+        from recpipe.train.resume import saved_settings
+
+        cfg = saved_settings(cfg, HydraConfig.get().overrides.task)
+    return launch_workers(run_train, cfg.launch.nproc, cfg, max_restarts=cfg.launch.max_restarts)

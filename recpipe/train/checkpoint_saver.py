@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from recpipe.comm import Groups
 from recpipe.embedding.state import Entry
+from recpipe.errors import ConfigError
 from recpipe.train.checkpoint import SaveError, State, save
 from recpipe.train.checkpoint_manifest import unfinished_name
 
@@ -32,6 +33,21 @@ class Content:
     state: State
     texts: Mapping[str, str]
     notes: Mapping[str, Any]
+
+
+def check_settings(cfg: Any) -> None:
+    """What can be said before anything is opened.
+
+    Args:
+        cfg: `recpipe.train.config.TrainConfig`.
+    """
+    best, metric = cfg.checkpoint.keep_best, cfg.early_stopping.metric
+    if best and cfg.early_stopping.patience and best != metric:
+        raise ConfigError(f"checkpoint.keep_best={best} and early_stopping.metric={metric}: choose one metric for both")
+    for name in ("every_steps", "every_minutes", "keep_latest_k"):
+        value = getattr(cfg.checkpoint, name)
+        if value < 0:
+            raise ConfigError(f"checkpoint.{name}={value}: must not be negative")
 
 
 class Saver:

@@ -11,6 +11,8 @@ import shutil
 import signal
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -82,6 +84,20 @@ def keep_traces(folder: Path, target: Path) -> Path:
         saved = json.loads(path.read_text())
         path.write_text(json.dumps({**saved, "trace": str(kept / Path(saved["trace"]).name)}))
     return kept
+
+
+@contextmanager
+def traces_in(folder: Path, rank: int) -> Iterator[None]:
+    """Leaves the trace of an unexpected error in a run directory; the error knows where (`trace_file`)."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, RecpipeError):
+            (folder / "failures").mkdir(exist_ok=True)
+            trace = folder / "failures" / f"rank{rank}.txt"
+            trace.write_text("".join(traceback.format_exception(error)))
+            error.trace_file = str(trace)  # type: ignore[attr-defined]
+        raise
 
 
 def recorded(folder: Path) -> list[Failure]:

@@ -1,64 +1,35 @@
-"""Epochs, validation, early stopping: the loop around `Trainer.train`."""
+"""Epochs, validation, checkpoints, early stopping: the loop around `Trainer.run`."""
 
 from __future__ import annotations
 
+import json
 import math
-import shutil
+import signal
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from recpipe.batch import Batch
 from recpipe.data import Loader
 from recpipe.errors import TrainingError
 from recpipe.runtime.running import StepResult
 from recpipe.train import checkpoint
+from recpipe.train.agreement import Agreement
+from recpipe.train.checkpoint_saver import Content, Saver
 from recpipe.train.evaluate import evaluate_split
 from recpipe.train.feed import Feed
+from recpipe.train.interrupt import Interruption
 from recpipe.train.metric_window import MetricWindow
+from recpipe.train.progress import Best, Clock, Progress
 from recpipe.train.report import Reporter
+from recpipe.train.resume import Source, restore, rows_per_step
 from recpipe.train.setup import Job
-from recpipe.train.state import everything, schema_json, weights
-
-_WARM_UP_STEPS = 5
-
-
-@dataclass
-class Clock:
-    """Time spent in training steps, without validation and without the first steps."""
-
-    steps: int = 0
-    rows: int = 0
-    seconds: float = 0.0
-    all_rows: int = 0
-    all_seconds: float = 0.0
-
-    def add(self, rows: int, seconds: float) -> None:
-        self.steps += 1
-        self.all_rows += rows
-        self.all_seconds += seconds
-        if self.steps > _WARM_UP_STEPS:
-            self.rows += rows
-            self.seconds += seconds
-
-    @property
-    def rows_per_s(self) -> float:
-        """After the warm-up, or of all steps where there were no more."""
-        rows, seconds = (self.rows, self.seconds) if self.rows else (self.all_rows, self.all_seconds)
-        return rows / seconds if seconds else 0.0
-
-
-@dataclass
-class Best:
-    """The best validation so far."""
-
-    value: float = -math.inf
-    step: int = 0
-    epoch: int = 0
-    report: dict[str, Any] = field(default_factory=dict)
-    since: int = 0
+from recpipe.train.state import LOSS, WINDOW, everything, run_tensors, schema_json, weights
+from recpipe.train.summary import plan_json, versions
 
 
 class TrainingLoop:
@@ -68,38 +39,86 @@ class TrainingLoop:
         job: the parts of this rank.
         folder: run directory (the same on all ranks).
         config_text: the configuration as YAML, saved beside weights.
+        source: a checkpoint to go on from; its weights are put in place.
+        interruption: tells when to leave early.
     """
 
-    def __init__(self, job: Job, folder: Path, config_text: str) -> None:
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        config_text: str,
+        source: Source | None = None,
+        interruption: Interruption | None = None,
+    ) -> None:
         self.job, self.folder, self.config_text = job, folder, config_text
         cfg = job.cfg
-        self.feed = Feed(
+        self._whole = Feed(
             job.dataset.num_rows("train"),
             cfg.batch_size,
             job.mesh.replicas,
             cfg.drop_last_training_batch,
             cfg.limit_train_batches,
+            rows_per_step=rows_per_step(source, cfg),
             parts=job.place.placement.num_replicas,
         )
-        self.clock, self.best = Clock(), Best()
-        self.window = MetricWindow(cfg.log.window_rows)
-        self.bytes_sent: dict[str, int] = {}
+        self.clock, self.window = Clock(), MetricWindow(cfg.log.window_rows)
+        self.progress = Progress() if source is None else source.progress
+        self.progress.train_rows, self.progress.global_batch = self._whole.num_rows, self._whole.global_batch
+        # What a checkpoint has counted over all ranks belongs to none of them.
+        self._counted = (self.progress.dropped_rows, dict(self.progress.bad_ids))
+        self.source, self._interruption = source, interruption or Interruption()
+        self._metric = cfg.checkpoint.keep_best or cfg.early_stopping.metric
+        self._saver = Saver(cfg.checkpoint, self.checkpoints, job.groups)
+        self._agreement = Agreement(job.groups)
         self._last_loss = torch.zeros(2, dtype=torch.float64)
+        self._sums = {WINDOW: self.window.state, LOSS: self._last_loss}
+        self._saved_at = -1
+        self.interrupted = False
+        if source is not None:
+            restore(job.trainer, self._sums, source, job.groups)
+            self.window.global_rows = source.progress.window_row
+        self.total_steps = job.trainer.step + self._steps_left()
 
     @property
-    def total_steps(self) -> int:
-        return self.feed.num_steps * self.job.cfg.epochs
+    def checkpoints(self) -> Path:
+        """Where the run's checkpoints lie."""
+        return self.folder / "checkpoints"
+
+    @property
+    def feed(self) -> Feed:
+        """What is left of the current epoch."""
+        return replace(self._whole, start_row=min(self.progress.row, self._whole.num_rows))
+
+    @property
+    def best(self) -> Best:
+        """The best validation so far."""
+        return self.progress.best
+
+    @property
+    def saving_seconds(self) -> float:
+        """Time for which training stood still for checkpoints."""
+        return self._saver.seconds
+
+    def _steps_left(self) -> int:
+        epochs = self.job.cfg.epochs - self.progress.epoch
+        return self.feed.num_steps + (epochs - 1) * self._whole.num_steps if epochs > 0 else 0
 
     def run(self, reporter: Reporter) -> None:
-        """All epochs; afterwards the best weights are in place where early stopping is on."""
-        for epoch in range(self.job.cfg.epochs):
-            rows = self._epoch(epoch, reporter)
-            self._check_rows(epoch, rows)
-            if self._should_stop():
-                reporter.say(f"early stopping: no better {self.job.cfg.early_stopping.metric} since step {self.best.step}")
+        """All epochs; afterwards the best weights are in place where early stopping is on.
+
+        Leaves earlier, with a checkpoint, when interrupted: then `interrupted` is true.
+        """
+        while self.progress.epoch < self.job.cfg.epochs and not self._has_enough():
+            self._epoch(reporter)
+            if self.interrupted:
                 break
-        if self.job.cfg.early_stopping.patience and self.best.step:
-            checkpoint.load(self._best_folder(), weights(self.job.trainer), self.job.groups)
+            self._close_epoch(reporter)
+        self._agreement.close()
+        self._saver.finish()
+        if not self.interrupted:
+            self.progress.finished = True
+            self._take_best(reporter)
 
     def evaluate(self, split: str) -> tuple[dict[str, Any], list[str]]:
         """Metrics of a split with the weights as they are."""
@@ -108,36 +127,90 @@ class TrainingLoop:
         size = cfg.test_batch_size or cfg.batch_size
         return evaluate_split(self.job.trainer, self.job.dataset, split, self.job.groups, size, limit)
 
-    def save(self, name: str) -> Path:
-        """Writes a checkpoint of the run; collective."""
-        target = self.folder / "checkpoints" / name
-        texts = {"config.yaml": self.config_text, "schema.json": schema_json(self.job.dataset.schema)}
-        checkpoint.save(target, everything(self.job.trainer), texts, self.job.groups)
-        return target
+    def save(self, name: str) -> bool:
+        """Writes a checkpoint of the run, and says whether it could; collective."""
+        done = self._saver.save(name, self._content(name))
+        self._saver.prune(self.best.step or None)
+        return done
 
-    def _epoch(self, epoch: int, reporter: Reporter) -> int:
-        """Trains every row of an epoch once; gives the rows trained, dropped ones included."""
-        job, cfg = self.job, self.job.cfg
-        shares = self.feed.shares(job.place.consumer)
-        batches = iter(Loader(job.dataset, "train", epoch, shares, cfg.data.num_workers))
-        trained, dropped, validated = 0, 0, -1
+    def finish_saving(self) -> bool:
+        """Waits for a checkpoint that is written beside training; gives whether it came to its end. Collective."""
+        return self._saver.finish()
+
+    def counts(self) -> tuple[int, dict[str, int]]:
+        """Rows dropped, and bad ids by feature, over all ranks and the whole run; collective."""
+        policy, groups = self.job.dataset.policy, self.job.groups
+        names = self.job.dataset.schema.feature_names
+        mine = torch.tensor([policy.dropped_rows, *(policy.bad_id_counts.get(name, 0) for name in names)])
+        dropped, *bad = groups.sum_cpu(mine).tolist()
+        before, bad_before = self._counted
+        totals = {name: count + bad_before.get(name, 0) for name, count in zip(names, bad, strict=True)}
+        return dropped + before, {name: count for name, count in totals.items() if count}
+
+    def _content(self, name: str) -> Content:
+        job, progress = self.job, self.progress
+        progress.dropped_rows, progress.bad_ids = self.counts()
+        progress.window_row = self.window.global_rows
+        place = {"step": job.trainer.step, "epoch": progress.epoch, "row": progress.row}
+        saved = {"step": job.trainer.step, "progress": progress.to_json(), "versions": versions()}
+        texts = {
+            "config.yaml": self.config_text,
+            "schema.json": schema_json(job.dataset.schema),
+            "plan.json": plan_json(job.tables.layouts, job.groups.world),
+            "progress.json": json.dumps(saved, indent=1),
+        }
+        state = {**everything(job.trainer), **run_tensors(self._sums, job.groups)}
+        return Content(
+            state, texts, {"name": name, **place, "world_size": job.groups.world, "metrics": self.best.report}
+        )
+
+    def _epoch(self, reporter: Reporter) -> None:
+        """Trains the rest of an epoch, every row once."""
+        job, feed, rows = self.job, self.feed, 0
         start = time.perf_counter()
-        for result in job.trainer.run(batches):
+        for result in job.trainer.run(self._batches(feed)):
             self.clock.add(result.global_rows, time.perf_counter() - start)
-            trained += result.global_rows
-            dropped += result.num_dropped
-            self._after_step(epoch, result, reporter)
+            rows += result.num_dropped + (result.global_rows if job.groups.rank == 0 else 0)
+            self.progress.row = min(self.progress.row + feed.global_batch, feed.stop_row)
+            self.progress.rows += result.global_rows
+            self._after_step(result, reporter)
             if self._is_validation_step():
-                validated = job.trainer.step
-                self._validate(epoch, reporter)
-                if self._should_stop():
-                    break
+                self._validate(reporter)
+            if self._leaves() or self._has_enough():
+                return
             start = time.perf_counter()
-        if validated != job.trainer.step:
-            self._validate(epoch, reporter)
-        return trained + int(job.groups.sum_cpu(torch.tensor([dropped])))
+        total = int(job.groups.sum_cpu(torch.tensor([rows])))
+        if total != feed.num_used_rows:
+            raise TrainingError(f"epoch {self.progress.epoch} trained {total} rows of {feed.num_used_rows}")
 
-    def _after_step(self, epoch: int, result: StepResult, reporter: Reporter) -> None:
+    def _batches(self, feed: Feed) -> Iterator[Batch]:
+        shares = feed.shares(self.job.place.consumer)
+        return iter(Loader(self.job.dataset, "train", self.progress.epoch, shares, self.job.cfg.data.num_workers))
+
+    def _leaves(self) -> bool:
+        """Writes a checkpoint where one is due; gives whether the run is to stop here."""
+        step = self.job.trainer.step
+        stop, late = self._agreement.exchange([self._interruption.number is not None, self._saver.is_late])
+        # Flags are a step old: one from before the last checkpoint asks for that one.
+        if stop or self._saver.is_due(step) or (late and step > self._saved_at + 1):
+            self.save(f"step-{step}")
+            self._saved_at = step
+        if stop and self._interruption.number is None:
+            # Another rank was told.
+            self._interruption.number = signal.SIGTERM
+        self.interrupted = stop
+        return stop
+
+    def _close_epoch(self, reporter: Reporter) -> None:
+        if self.progress.validated != self.job.trainer.step:
+            self._validate(reporter)
+        self.progress.epoch, self.progress.row = self.progress.epoch + 1, 0
+        if self.job.cfg.checkpoint.every_epoch:
+            self.save(f"step-{self.job.trainer.step}")
+        if self._has_enough():
+            reporter.say(f"early stopping: no better {self._metric} since step {self.best.step}")
+
+    def _after_step(self, result: StepResult, reporter: Reporter) -> None:
         step, job = self.job.trainer.step, self.job
         self.window.update(result.logits_B, result.labels_B, result.global_rows)
         self._last_loss += torch.tensor([result.loss, 1 / job.groups.world], dtype=torch.float64)
@@ -149,13 +222,14 @@ class TrainingLoop:
         self._last_loss.zero_()
         factor = job.trainer.policy.factor(step - 1)
         values = {"loss": loss / steps, "rows_per_s": self.clock.rows_per_s, "learning_rate_factor": factor}
-        reporter.metrics(step, epoch, {**values, **self.window.reports(state)})
+        reporter.metrics(step, self.progress.epoch, {**values, **self.window.reports(state)})
 
     def _is_validation_step(self) -> bool:
         every = self.job.cfg.validation_freq_within_epoch
         return bool(every) and self.job.trainer.step % every == 0
 
-    def _validate(self, epoch: int, reporter: Reporter) -> None:
+    def _validate(self, reporter: Reporter) -> None:
+        self.progress.validated = self.job.trainer.step
         if not self.job.dataset.num_rows("valid"):
             return
         sent = dict(self.job.traffic.sent)
@@ -163,30 +237,33 @@ class TrainingLoop:
         # Validation is not part of what a training step sends.
         self.job.traffic.sent.clear()
         self.job.traffic.sent.update(sent)
-        reporter.validation(self.job.trainer.step, epoch, "valid", report, remarks)
-        self._remember(epoch, report)
+        reporter.validation(self.job.trainer.step, self.progress.epoch, "valid", report, remarks)
+        self._remember(report)
 
-    def _remember(self, epoch: int, report: dict[str, Any]) -> None:
-        metric = self.job.cfg.early_stopping.metric
-        value = report.get(metric)
-        score = -math.inf if value is None else value if metric == "auc" else -value
+    def _remember(self, report: dict[str, Any]) -> None:
+        value = report.get(self._metric)
+        score = -math.inf if value is None else value if self._metric == "auc" else -value
         if score > self.best.value:
-            previous = self.best.step
-            self.best = Best(score, self.job.trainer.step, epoch, report)
-            if self.job.cfg.early_stopping.patience:
+            self.progress.best = Best(score, self.job.trainer.step, self.progress.epoch, report)
+            if self.job.cfg.early_stopping.patience or self.job.cfg.checkpoint.keep_best:
                 self.save(f"best-{self.best.step}")
-                if previous and self.job.groups.rank == 0:
-                    shutil.rmtree(self.folder / "checkpoints" / f"best-{previous}")
         else:
             self.best.since += 1
 
-    def _best_folder(self) -> Path:
-        return self.folder / "checkpoints" / f"best-{self.best.step}"
+    def _take_best(self, reporter: Reporter) -> None:
+        """Early stopping tests, and leaves, the best weights."""
+        if not self.job.cfg.early_stopping.patience or not self.best.step:
+            return
+        name = f"best-{self.best.step}"
+        places = [self.checkpoints / name] + ([self.source.folder.parent / name] if self.source else [])
+        found = [str(place) for place in places if place.is_dir()] if self.job.groups.rank == 0 else []
+        chosen = self.job.groups.broadcast_text(found[0] if found else "")
+        if not chosen:
+            reporter.warn(f"WARNING: {name} could not be kept; what follows is of the last step, not of the best one")
+            return
+        checkpoint.load(Path(chosen), weights(self.job.trainer), self.job.groups)
+        self.progress.resumable = self.best.step == self.job.trainer.step
 
-    def _should_stop(self) -> bool:
+    def _has_enough(self) -> bool:
         patience = self.job.cfg.early_stopping.patience
         return bool(patience) and self.best.since >= patience
-
-    def _check_rows(self, epoch: int, rows: int) -> None:
-        if rows != self.feed.num_used_rows and not self._should_stop():
-            raise TrainingError(f"epoch {epoch} trained {rows} rows of {self.feed.num_used_rows}")

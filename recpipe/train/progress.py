@@ -59,6 +59,7 @@ class Progress:
         row: global row of the epoch that the next step begins with.
         rows: rows trained in the whole run.
         global_batch: rows of a full step.
+        train_rows: rows of the training split.
         validated: step of the last validation; -1 before the first.
         skipped: steps left out because a loss or gradient was not finite.
         finished: nothing is left to train.
@@ -72,6 +73,7 @@ class Progress:
     row: int = 0
     rows: int = 0
     global_batch: int = 0
+    train_rows: int = 0
     validated: int = -1
     skipped: int = 0
     finished: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 from datetime import datetime
 from pathlib import Path
@@ -10,26 +12,36 @@ from typing import Any
 from recpipe.comm import Groups
 from recpipe.errors import ConfigError
 
+# What failures of an earlier attempt leave before there is a checkpoint.
+_MAY_STAY = ("failures",)
 
-def make_run_dir(cfg: Any, command: str, groups: Groups) -> Path:
+
+def make_run_dir(cfg: Any, command: str, groups: Groups, step: int | None = None) -> Path:
     """Makes the run directory; collective.
 
     Args:
         cfg: with `run`, `model`, `data`.
         command: first part of the default's name.
+        step: the directory asked for holds a run that goes on from this step; None: a new run.
 
     Raises:
         ConfigError: the directory asked for holds files already.
     """
-    name = _create(cfg, command) if groups.rank == 0 else ""
+    name = _create(cfg, command, step) if groups.rank == 0 else ""
     return Path(groups.broadcast_text(name))
 
 
-def _create(cfg: Any, command: str) -> str:
+def _create(cfg: Any, command: str, step: int | None) -> str:
     if cfg.run.dir:
         folder = Path(cfg.run.dir)
-        if folder.is_dir() and any(folder.iterdir()) and not cfg.run.overwrite:
-            raise ConfigError(f"run.dir={folder} holds files; choose another directory or set run.overwrite=true")
+        if step is not None:
+            _continue(folder, step)
+            return str(folder)
+        held = folder.is_dir() and any(path.name not in _MAY_STAY for path in folder.iterdir())
+        if held and not cfg.run.overwrite:
+            raise ConfigError(
+                f"run.dir={folder} holds files; choose another directory, set run.overwrite=true, or go on with resume=auto"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         _clear(folder)
         return str(folder)
@@ -43,6 +55,27 @@ def _create(cfg: Any, command: str) -> str:
             continue
         return str(folder)
     raise ConfigError(f"{base}: a thousand runs in one second; set run.dir")
+
+
+def _continue(folder: Path, step: int) -> None:
+    """Takes back what a run wrote after the step that it goes on from, and what it left unfinished."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "metrics.jsonl"
+    if log.exists():
+        kept = [line for line in log.read_text().splitlines(keepends=True) if _step_of(line) <= step]
+        log.with_suffix(".new").write_text("".join(kept))
+        log.with_suffix(".new").replace(log)
+    (folder / "summary.json").unlink(missing_ok=True)
+    for unfinished in (folder / "checkpoints").glob(".*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; a line cut off by a kill belongs to no step."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError):
+        return math.inf
 
 
 def _clear(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,26 @@ import torch.distributed as dist
 
 from recpipe.comm import Groups
 from recpipe.data import Dataset
-from recpipe.errors import ConfigError
+from recpipe.errors import CheckpointError, ConfigError
 from recpipe.train import checkpoint
+from recpipe.train.checkpoint_saver import check_settings
 from recpipe.train.config_text import from_yaml, to_yaml
 from recpipe.train.evaluate import score_split
+from recpipe.train.failures import traces_in
+from recpipe.train.interrupt import Interruption
+from recpipe.train.launch import fail_now
+from recpipe.train.launch_local import note_run_dir, restarted_run
 from recpipe.train.loop import TrainingLoop
 from recpipe.train.metrics import evaluate
 from recpipe.train.report import Reporter, one_line
+from recpipe.train.resume import Source, changed_settings, check_data, find_source, place_run
 from recpipe.train.run_dir import make_run_dir
 from recpipe.train.setup import Job, build_job, build_scorer, init_processes, open_data
 from recpipe.train.state import check_schema, weights
 from recpipe.train.summary import placement_line, plan_json, training_summary
 from recpipe.train.trainer import Scorer
 from recpipe.train.verify import DEFAULT_TOLERANCE, compare_with_reference
+from recpipe.train.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -34,27 +42,61 @@ def run_train(cfg: Any) -> int:
     """Trains, evaluates, writes the run directory. Collective over all workers; gives the exit code."""
     started = time.perf_counter()
     groups = _start(cfg.launch)
+    died = restarted_run()
+    if died is not None:
+        cfg.run.dir, cfg.resume = str(died), "auto"
+    check_settings(cfg)
+    source = find_source(cfg, groups)
+    step = place_run(cfg, source)
     job = build_job(cfg, groups)
-    folder = make_run_dir(cfg, "train", groups)
-    text = to_yaml(cfg)
-    loop = TrainingLoop(job, folder, text)
-    if groups.rank == 0:
-        (folder / "config.yaml").write_text(text)
-        (folder / "plan.json").write_text(plan_json(job.tables.layouts, groups.world))
+    if source is not None:
+        check_data(source, job.dataset, cfg.resume_allow_grow)
+    folder = make_run_dir(cfg, "train", groups, step)
+    note_run_dir(folder)
+    with traces_in(folder, groups.rank), Interruption(groups.rank == 0) as interruption:
+        loop = TrainingLoop(job, folder, to_yaml(cfg), source, interruption)
+        with Watchdog(groups.rank, groups.world, cfg.launch.watchdog_seconds, lambda: job.trainer.step, fail_now):
+            _train(loop, started)
+            _stop()
+    return interruption.exit_code if loop.interrupted else 0
+
+
+def _train(loop: TrainingLoop, started: float) -> None:
+    """Everything between the first step and the summary."""
+    job, folder, cfg = loop.job, loop.folder, loop.job.cfg
+    main = job.groups.rank == 0
+    if main:
+        (folder / "config.yaml").write_text(loop.config_text)
+        (folder / "plan.json").write_text(plan_json(job.tables.layouts, job.groups.world))
     _introduce(job, loop)
-    with Reporter(folder if groups.rank == 0 else None, loop.total_steps, cfg.log.progress, cfg.log.tensorboard) as reporter:
+    with Reporter(folder if main else None, loop.total_steps, cfg.log.progress, cfg.log.tensorboard) as reporter:
         loop.run(reporter)
+        if loop.interrupted:
+            _say_goodbye(loop)
+            return
         split = "test" if job.dataset.num_rows("test") else "valid"
         report, remarks = loop.evaluate(split) if job.dataset.num_rows(split) else ({}, [])
         if report:
             reporter.validation(job.trainer.step, cfg.epochs - 1, split, report, remarks)
-    saved = loop.save("final") if cfg.save_checkpoint else None
+    saved = loop.save("final") and loop.finish_saving() if cfg.save_checkpoint else None
     summary = training_summary(loop, split, report, time.perf_counter() - started)
-    if groups.rank == 0:
+    if main:
         (folder / "summary.json").write_text(json.dumps(summary, indent=2))
-        _conclude(job, summary, folder, saved)
-    _stop()
-    return 0
+        _conclude(job, summary, folder, loop.checkpoints / "final" if saved else None)
+    if saved is False:
+        raise CheckpointError(
+            f"{loop.checkpoints / 'final'}: the end of the run could not be saved; see the warning above"
+        )
+
+
+def _say_goodbye(loop: TrainingLoop) -> None:
+    step, folder = loop.job.trainer.step, loop.folder
+    if (loop.checkpoints / f"step-{step}").is_dir():
+        logger.info("stopped after step %d, with a checkpoint; go on with: recpipe train resume=%s", step, folder)
+    else:
+        logger.warning(
+            "WARNING: stopped after step %d WITHOUT a checkpoint of it; older ones are in %s", step, loop.checkpoints
+        )
 
 
 def run_eval(cfg: Any) -> int:
@@ -129,6 +171,8 @@ def _introduce(job: Job, loop: TrainingLoop) -> None:
     cfg, data = job.cfg, job.dataset
     if job.groups.rank:
         return
+    if loop.source is not None:
+        _tell_source(loop.source, cfg)
     logger.info("data: %s", data.source)
     logger.info("rows: %s", ", ".join(f"{split} {data.num_rows(split):,}" for split in ("train", "valid", "test")))
     dense = sum(p.numel() for p in job.model.parameters())
@@ -140,13 +184,24 @@ def _introduce(job: Job, loop: TrainingLoop) -> None:
     logger.info(placement_line(job.tables.layouts))
     logger.info(
         "batch: %d a replica, %d global; %d steps an epoch, %d epochs",
-        cfg.batch_size, loop.feed.global_batch, loop.feed.num_steps, cfg.epochs,
+        cfg.batch_size, loop.feed.global_batch, replace(loop.feed, start_row=0).num_steps, cfg.epochs,
     )  # fmt: skip
     rest = loop.feed.num_rows % loop.feed.global_batch
     if rest and not cfg.drop_last_training_batch and cfg.limit_train_batches is None:
         logger.info("the last step of an epoch has %d rows", rest)
-    elif loop.feed.num_used_rows < loop.feed.num_rows:
-        logger.info("%d rows of an epoch are left out, as asked", loop.feed.num_rows - loop.feed.num_used_rows)
+    elif loop.feed.stop_row < loop.feed.num_rows:
+        logger.info("%d rows of an epoch are left out, as asked", loop.feed.num_rows - loop.feed.stop_row)
+
+
+def _tell_source(source: Source, cfg: Any) -> None:
+    """Where the run goes on, and what is no longer as it was."""
+    place = source.progress
+    logger.info(
+        "resuming from %s: step %d, epoch %d, row %s", source.folder, source.step, place.epoch, f"{place.row:,}"
+    )
+    changes = changed_settings(source, cfg)
+    if changes:
+        logger.warning("WARNING: changed since that checkpoint: %s", "; ".join(changes))
 
 
 def _conclude(job: Job, summary: dict[str, Any], folder: Path, saved: Path | None) -> None:

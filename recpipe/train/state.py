@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
-from recpipe.embedding.state import Entry
+from recpipe.comm import Groups
+from recpipe.embedding.state import Entry, Piece
 from recpipe.errors import CheckpointError
 from recpipe.model import Model
 from recpipe.specs import Schema
 from recpipe.train.trainer import Scorer, Trainer
+
+WINDOW, LOSS, RANDOM = "run.metric_window", "run.loss_since_log", "run.random_state"
+OPTIMIZER = "dense_optimizer."
 
 
 def weights(trainer: Scorer) -> dict[str, torch.Tensor | Entry]:
@@ -25,20 +29,29 @@ def weights(trainer: Scorer) -> dict[str, torch.Tensor | Entry]:
 
 
 def everything(trainer: Trainer) -> dict[str, torch.Tensor | Entry]:
-    """Weights, optimizer state and the number of updates done."""
+    """Weights and optimizer state: what this rank holds of it."""
     return {
         **weights(trainer),
         **trainer.tables.entries(),
         **dense_optimizer_state(trainer.model, trainer.dense_optimizers.values()),
-        "trainer.step": torch.tensor(trainer.step),
     }
+
+
+def run_tensors(sums: Mapping[str, torch.Tensor], groups: Groups) -> dict[str, Entry]:
+    """What belongs to the run and not to the model, one slice a rank: sums over this rank's rows, the random state."""
+    return {name: _slice_of(tensor, groups) for name, tensor in {**sums, RANDOM: torch.get_rng_state()}.items()}
+
+
+def _slice_of(tensor: torch.Tensor, groups: Groups) -> Entry:
+    offsets = (groups.rank, *(0 for _ in tensor.shape))
+    return Entry((groups.world, *tensor.shape), tensor.dtype, (Piece(offsets, tensor.unsqueeze(0), True),))
 
 
 def dense_optimizer_state(model: Model, optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, torch.Tensor]:
     """State tensors of the dense optimizers, one a stage, by parameter name."""
     names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
-        f"dense_optimizer.{names[parameter]}.{key}": torch.as_tensor(value)
+        f"{OPTIMIZER}{names[parameter]}.{key}": torch.as_tensor(value)
         for optimizer in optimizers
         for parameter, state in optimizer.state.items()
         for key, value in state.items()
@@ -51,8 +64,12 @@ def schema_json(schema: Schema) -> str:
     return json.dumps(asdict(schema), indent=1)
 
 
-def check_schema(saved: dict[str, Any], schema: Schema) -> None:
+def check_schema(saved: dict[str, Any], schema: Schema, may_grow: bool = False) -> None:
     """Refuses data of other columns or table sizes, with the differences.
+
+    Args:
+        saved: what `schema_json` gave for the checkpoint.
+        may_grow: tables may have more rows now.
 
     Raises:
         CheckpointError: names every difference.
@@ -61,14 +78,19 @@ def check_schema(saved: dict[str, Any], schema: Schema) -> None:
     differences = []
     if saved["num_dense"] != now["num_dense"]:
         differences.append(f"dense columns: {saved['num_dense']} in the checkpoint, {now['num_dense']} in the data")
-    before = {f["name"]: f for f in saved["features"]}
-    after = {f["name"]: f for f in now["features"]}
+    before = {f["name"]: f["num_ids"] for f in saved["features"]}
+    after = {f["name"]: f["num_ids"] for f in now["features"]}
     differences += [f"feature {name} is missing in the data" for name in before if name not in after]
     differences += [f"feature {name} is not in the checkpoint" for name in after if name not in before]
+    if list(before) != list(after) and not differences:
+        differences.append(f"the features have another order: {', '.join(before)} in the checkpoint")
+    both = [name for name in before if name in after]
+    sizes = [name for name in both if before[name] != after[name] and not (may_grow and before[name] < after[name])]
     differences += [
-        f"feature {name}: {before[name]['num_ids']} ids in the checkpoint, {after[name]['num_ids']} in the data"
-        for name in before
-        if name in after and before[name]["num_ids"] != after[name]["num_ids"]
+        f"feature {name}: {before[name]} ids in the checkpoint, {after[name]} in the data" for name in sizes
     ]
+    grown = bool(sizes) and all(before[name] < after[name] for name in sizes) and len(differences) == len(sizes)
     if differences:
-        raise CheckpointError("the data do not fit the checkpoint: " + "; ".join(differences[:10]))
+        more = f" and {len(differences) - 10} more" if len(differences) > 10 else ""
+        hint = "; resume_allow_grow=true lets tables have more rows" if grown else ""
+        raise CheckpointError("the data do not fit the checkpoint: " + "; ".join(differences[:10]) + more + hint)

@@ -7,22 +7,26 @@ import platform
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from recpipe import __version__
 from recpipe.embedding.layout import TableLayout
-from recpipe.train.loop import TrainingLoop
+
+if TYPE_CHECKING:
+    from recpipe.train.loop import TrainingLoop
 
 
 def training_summary(loop: TrainingLoop, split: str, report: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Result, speed, traffic and versions of a run; collective."""
     job = loop.job
-    steps = max(job.trainer.step, 1)
+    # Traffic is counted by this process, a resumed run's steps from the beginning.
+    steps = max(loop.clock.steps, 1)
     purposes = ("ids", "rows", "row_gradients", "dense")
     sent = job.groups.sum_cpu(torch.tensor([job.traffic.sent[purpose] for purpose in purposes])).tolist()
     memory = job.groups.gather_cpu(torch.tensor([job.tables.num_bytes()])).tolist()
+    dropped, bad_ids = loop.counts()
     metrics = {name: report.get(name) for name in ("auc", "logloss", "ne", "calibration", "accuracy", "ctr")}
     return {
         "split": split,
@@ -31,14 +35,17 @@ def training_summary(loop: TrainingLoop, split: str, report: dict[str, Any], sec
         "valid": loop.best.report,
         "best_step": loop.best.step,
         "teacher": job.dataset.teacher,
-        "rows": loop.clock.all_rows,
+        "rows": loop.progress.rows,
         "steps": job.trainer.step,
         "rows_per_s": loop.clock.rows_per_s,
         "seconds": seconds,
         "bytes_sent_per_step": {name: count / steps for name, count in zip(purposes, sent, strict=True)},
         "table_bytes_by_rank": memory,
-        "dropped_rows": _total(job, "dropped_rows"),
-        "bad_ids": _bad_ids(job),
+        "dropped_rows": dropped,
+        "bad_ids": bad_ids,
+        "skipped_steps": loop.progress.skipped,
+        "resumed_from": None if loop.source is None else str(loop.source.folder),
+        "saving_seconds": loop.saving_seconds,
         "data": job.dataset.source,
         "seed": job.cfg.seed,
         "world_size": job.groups.world,
@@ -55,7 +62,9 @@ def plan_json(layouts: Sequence[TableLayout], world: int) -> str:
 def placement_line(layouts: Sequence[TableLayout]) -> str:
     """The placement in one line: how many tables of each kind."""
     kinds = Counter((layout.sharding, layout.exchange) for layout in layouts)
-    parts = [f"{n} {kind}" + ("" if kind == "replicated" else f" ({exchange})") for (kind, exchange), n in kinds.items()]
+    parts = [
+        f"{n} {kind}" + ("" if kind == "replicated" else f" ({exchange})") for (kind, exchange), n in kinds.items()
+    ]
     return "tables: " + ", ".join(parts)
 
 
@@ -68,14 +77,3 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def _total(job: Any, name: str) -> int:
-    return int(job.groups.sum_cpu(torch.tensor([getattr(job.dataset.policy, name)])))
-
-
-def _bad_ids(job: Any) -> dict[str, int]:
-    """Bad ids met, by feature, over all ranks."""
-    names = job.dataset.schema.feature_names
-    counts = job.groups.sum_cpu(torch.tensor([job.dataset.policy.bad_id_counts.get(name, 0) for name in names]))
-    return {name: count for name, count in zip(names, counts.tolist(), strict=True) if count}

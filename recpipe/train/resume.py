@@ -1,0 +1,294 @@
+"""Goes on from a checkpoint, at any number of ranks, under any plan, mesh, schedule or exchange.
+
+Settings come from the checkpoint; the command line changes them. The global batch stays what it was, so that the same
+rows meet in a step whatever the number of replicas.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from recpipe.comm import Groups
+from recpipe.data import Dataset
+from recpipe.embedding.state import Entry
+from recpipe.errors import CheckpointError, ConfigError
+from recpipe.train import checkpoint
+from recpipe.train.checkpoint_file import DTYPES
+from recpipe.train.checkpoint_manifest import MANIFEST, check_folder, checkpoints_in, find_damage
+from recpipe.train.checkpoint_storage import read_index
+from recpipe.train.config_text import from_yaml
+from recpipe.train.progress import Progress
+from recpipe.train.state import OPTIMIZER, RANDOM, check_schema, run_tensors, weights
+from recpipe.train.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+# Settings that decide what is trained; others may differ in silence.
+_DECIDE = ("model", "optimizer", "lr", "seed", "dtype", "guard", "batch_size", "data.shuffle", "data.shuffle_rows")
+_DECIDE_ROWS = ("limit_train_batches", "drop_last_training_batch", "data.bad_ids", "data.non_finite")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint to go on from.
+
+    Args:
+        folder: where it is.
+        progress: how far the run had come.
+        step: updates done.
+        cfg: settings of the run that wrote it.
+    """
+
+    folder: Path
+    progress: Progress
+    step: int
+    cfg: Any
+
+    @property
+    def run(self) -> Path:
+        """The run directory that it belongs to."""
+        return self.folder.parent.parent
+
+
+def saved_settings(cfg: Any, given: Iterable[str]) -> Any:
+    """The settings to resume with: those of the checkpoint, changed by what the command line gives.
+
+    Args:
+        cfg: as composed, with ``resume`` a directory.
+        given: settings of the command line, ``key=value``.
+
+    Raises:
+        CheckpointError: the directory has no configuration.
+    """
+    path = Path(cfg.resume) / "config.yaml"
+    if not path.is_file():
+        check_folder(Path(cfg.resume))
+        raise CheckpointError(f"{path}: is missing")
+    keys = [word.partition("=")[0].lstrip("+~").replace("/", ".") for word in given]
+    if "experiment" in keys:
+        return cfg
+    saved = from_yaml(path.read_text())
+    for key in dict.fromkeys(["run", "resume", "resume_allow_grow", *keys]):
+        OmegaConf.update(saved, key, OmegaConf.select(cfg, key), merge=False)
+    return saved
+
+
+def find_source(cfg: Any, groups: Groups) -> Source | None:
+    """The checkpoint that `cfg.resume` means, checked; None where `auto` finds none. Collective.
+
+    Raises:
+        CheckpointError: what was named is damaged (the newest whole one before it is offered) or no point of a trajectory.
+    """
+    if not cfg.resume:
+        return None
+    if cfg.resume == "auto" and not cfg.run.dir:
+        raise ConfigError("resume=auto goes on in a run directory: give run.dir=DIR, or resume=DIR")
+    named = Path(cfg.run.dir if cfg.resume == "auto" else cfg.resume)
+    if (named / MANIFEST).is_file():
+        return _named(named, groups)
+    listed = "\n".join(str(path) for path in checkpoints_in(named / "checkpoints")) if groups.rank == 0 else ""
+    for text in reversed(groups.broadcast_text(listed).splitlines()):
+        source = _try(Path(text), groups)
+        if source is not None:
+            return source
+    if cfg.resume != "auto":
+        check_folder(named)
+    return None
+
+
+def _named(folder: Path, groups: Groups) -> Source:
+    """A checkpoint that the user has named."""
+    problems = checkpoint.damage(folder, groups)
+    if problems:
+        older = groups.broadcast_text(older_whole(folder) if groups.rank == 0 else "")
+        offer = f"; the newest whole one before it: resume={older}" if older else "; there is no whole one before it"
+        raise CheckpointError(problems[0] + offer)
+    source = _read(folder)
+    if not source.progress.resumable:
+        raise CheckpointError(
+            f"{folder}: holds the best weights of a run that went on after them: good for scoring, no place to go on from; "
+            f"give the run directory: resume={source.run}"
+        )
+    return source
+
+
+def _try(folder: Path, groups: Groups) -> Source | None:
+    """A checkpoint that was found; None with a warning where it cannot be used."""
+    problems = checkpoint.damage(folder, groups)
+    if problems:
+        if groups.rank == 0:
+            logger.warning("WARNING: %s; trying the one before it", problems[0])
+        return None
+    source = _read(folder)
+    return source if source.progress.resumable else None
+
+
+def _read(folder: Path) -> Source:
+    saved = checkpoint.read_json(folder, "progress.json")
+    cfg = from_yaml(checkpoint.read_text(folder, "config.yaml"))
+    return Source(folder, Progress.from_json(saved["progress"]), saved["step"], cfg)
+
+
+def place_run(cfg: Any, source: Source | None) -> int | None:
+    """Says where the run goes on: fills in `run.dir`, and gives the step to go on from inside an existing directory.
+
+    Raises:
+        ConfigError: the run has newer checkpoints than the one that was named; they would be mixed with those to come.
+    """
+    if source is None:
+        return 0 if cfg.resume == "auto" else None
+    if not cfg.run.dir and source.folder.parent.name == "checkpoints":
+        cfg.run.dir = str(source.run)
+    if Path(cfg.run.dir).resolve() != source.run.resolve():
+        return None
+    named = Path(cfg.resume).resolve() == source.folder.resolve()
+    newer = [path for path in checkpoints_in(source.folder.parent) if _read_step(path) > source.step] if named else []
+    if newer:
+        raise ConfigError(
+            f"resume={source.folder}: the run has newer checkpoints ({newer[-1].name}); resume={source.run} goes on from the "
+            f"newest, run.dir=NEW begins a run of its own from this one"
+        )
+    return source.step
+
+
+def _read_step(folder: Path) -> int:
+    """Step of a checkpoint; -1 for one that is damaged, or holds the best weights at the end of a run."""
+    try:
+        saved = checkpoint.read_json(folder, "progress.json")
+        return int(saved["step"]) if saved["progress"]["resumable"] and not any(find_damage(folder)) else -1
+    except (CheckpointError, OSError, ValueError, KeyError):
+        return -1
+
+
+def older_whole(folder: Path) -> str:
+    """The newest whole checkpoint beside `folder` and before it; empty if there is none."""
+    listed = checkpoints_in(folder.parent)
+    before = listed[: listed.index(folder)] if folder in listed else listed
+    return next((str(path) for path in reversed(before) if not any(find_damage(path))), "")
+
+
+def changed_settings(source: Source, cfg: Any) -> list[str]:
+    """Settings that decide what is trained and differ from those of the checkpoint, as ``key: old -> new``."""
+    found = []
+    for key in (*_DECIDE, *_DECIDE_ROWS):
+        old, new = (OmegaConf.select(OmegaConf.create(one), key) for one in (source.cfg, cfg))
+        found += [f"{name}: {a} -> {b}" for name, a, b in _different(key, old, new)]
+    return found
+
+
+def _different(key: str, old: Any, new: Any) -> list[tuple[str, Any, Any]]:
+    if OmegaConf.is_dict(old) and OmegaConf.is_dict(new):
+        names = dict.fromkeys([*old, *new])
+        return [one for name in names for one in _different(f"{key}.{name}", old.get(name), new.get(name))]
+    return [] if old == new else [(key, old, new)]
+
+
+def rows_per_step(source: Source | None, cfg: Any) -> int | None:
+    """Global rows of a step that the run goes on with; None where `batch_size` decides."""
+    same = source is not None and source.cfg.batch_size == cfg.batch_size
+    return source.progress.global_batch if source is not None and same else None
+
+
+def check_data(source: Source, dataset: Dataset, may_grow: bool) -> None:
+    """Refuses data that the checkpoint's place cannot be found in.
+
+    Raises:
+        CheckpointError: other columns, table sizes or rows.
+    """
+    check_schema(checkpoint.read_json(source.folder, "schema.json"), dataset.schema, may_grow)
+    before, now = source.progress.train_rows, dataset.num_rows("train")
+    if before != now and source.progress.row:
+        raise CheckpointError(
+            f"{source.folder}: was written at row {source.progress.row} of an epoch of {before} rows; these data have {now}, "
+            f"in another order; resume with the same data, or from the end of an epoch (checkpoint.every_epoch=true)"
+        )
+
+
+def restore(trainer: Trainer, sums: Mapping[str, torch.Tensor], source: Source, groups: Groups) -> None:
+    """Puts everything of a checkpoint in place; collective.
+
+    Args:
+        sums: tensors of `run_tensors`; each rank gets its own back, or, among another number of ranks, rank 0 gets all.
+
+    Raises:
+        CheckpointError: damaged, or of another model or optimizer.
+    """
+    index = read_index(source.folder)
+    _check_optimizers(source, trainer, index)
+    tables = trainer.tables.entries()
+    state = {name: _fitted(value, index.get(name)) for name, value in {**weights(trainer), **tables}.items()}
+    dense = _dense_optimizer(trainer, index)
+    run, shared = _run_state(sums, index, groups)
+    optimizer = {name: tensor for name, (_, _, tensor) in dense.items()}
+    checkpoint.load(source.folder, {**state, **optimizer, **run, **shared}, groups)
+    for _, (place, key, tensor) in dense.items():
+        place[key] = tensor
+    for name, whole in shared.items():
+        sums[name].copy_(whole.sum(0))
+    if RANDOM in run:
+        torch.set_rng_state(run[RANDOM].pieces[0].tensor[0])
+    trainer.step = source.step
+
+
+def _fitted(value: torch.Tensor | Entry, record: Any) -> torch.Tensor | Entry:
+    """The part of a table that a checkpoint with fewer rows has; the rest keeps its start."""
+    if not isinstance(value, Entry) or record is None or record["shape"][1:] != list(value.shape[1:]):
+        return value
+    rows = record["shape"][0]
+    if rows >= value.shape[0]:
+        return value
+    kept = [p for p in value.pieces if p.offsets[0] < rows]
+    pieces = tuple(replace(p, tensor=p.tensor[: rows - p.offsets[0]]) for p in kept)
+    return replace(value, shape=(rows, *value.shape[1:]), pieces=pieces)
+
+
+def _check_optimizers(source: Source, trainer: Trainer, index: dict[str, Any]) -> None:
+    """Another rule has other state: going on would begin it anew."""
+    tables = {name.rpartition(".")[2] for name in trainer.tables.entries()}
+    saved = {name.rpartition(".")[2] for name in index if name.startswith("tables.")}
+    if tables != saved:
+        rules = ", ".join(sorted(saved - {"weight"})) or "none"
+        raise CheckpointError(
+            f"{source.folder}: was trained with optimizer/table={source.cfg.optimizer.table.name} (state of a row: {rules}); "
+            f"resume with the same rule"
+        )
+    rules_now = {type(rule).__name__.lower() for rule in trainer.dense_optimizers.values()}
+    if rules_now - {source.cfg.optimizer.dense.name}:
+        raise CheckpointError(
+            f"{source.folder}: was trained with optimizer/dense={source.cfg.optimizer.dense.name}, not "
+            f"{', '.join(sorted(rules_now))}; resume with the same rule"
+        )
+
+
+def _dense_optimizer(trainer: Trainer, index: dict[str, Any]) -> dict[str, tuple[dict[str, Any], str, torch.Tensor]]:
+    """Checkpoint name -> where the tensor goes and the tensor, for the parameters of this rank."""
+    by_name = {name: parameter for name, parameter in trainer.model.named_parameters() if not parameter.is_meta}
+    owner = {
+        p: rule for rule in trainer.dense_optimizers.values() for group in rule.param_groups for p in group["params"]
+    }
+    found = {}
+    for name, record in index.items():
+        parameter = by_name.get(name.removeprefix(OPTIMIZER).rpartition(".")[0]) if name.startswith(OPTIMIZER) else None
+        if parameter is not None:
+            tensor = torch.empty(record["shape"], dtype=DTYPES[record["dtype"]], device=parameter.device)
+            found[name] = (owner[parameter].state[parameter], name.rpartition(".")[2], tensor)
+    return found
+
+
+def _run_state(
+    sums: Mapping[str, torch.Tensor], index: dict[str, Any], groups: Groups
+) -> tuple[dict[str, Entry], dict[str, torch.Tensor]]:
+    """Slices where there are as many ranks as before, and whole tensors, for rank 0 to add up, where there are not."""
+    mine = {}
+    for name, value in run_tensors(sums, groups).items():
+        if list(value.shape) == index.get(name, {}).get("shape"):
+            mine[name] = value
+    others = {name: index[name] for name in sums if name not in mine and groups.rank == 0}
+    return mine, {name: torch.zeros(record["shape"], dtype=DTYPES[record["dtype"]]) for name, record in others.items()}
