@@ -8,6 +8,7 @@ day; the splits of the days are written beside them (`days.json`), which other t
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from recpipe.data.config import DataConfig
 from recpipe.data.multi_hot import MultiHot, multi_hot_of
 from recpipe.data.npz import write_npz
+from recpipe.data.paths import writing
 from recpipe.data.prepare.npy import NpyWriter
 from recpipe.data.prepared import map_array, read_manifest, schema_of
 from recpipe.errors import DataError
@@ -29,20 +31,30 @@ def export_days(directory: Path, target: Path, config: DataConfig) -> Path:
 
     Args:
         directory: a prepared directory; of multi-hot features, each has the same number of ids in every row.
-        target: gets the .npy files; must not have any yet.
+        target: the new directory.
         config: `multi_hot_sizes` and what belongs to it: expand one-hot rows.
 
     Raises:
         ConfigError: an expansion that does not fit the rows.
-        DataError: rows that the layout cannot hold, or files in the way.
+        DataError: rows that the layout cannot hold, `target` is in use, or no room on disk.
     """
     manifest = read_manifest(directory)
     if manifest["jagged"] and config.multi_hot_sizes:
         raise DataError(f"{directory} is multi-hot as stored; leave data.multi_hot_sizes out")
     multi_hot = multi_hot_of(config, schema_of(manifest)) if config.multi_hot_sizes else None
-    target.mkdir(parents=True, exist_ok=True)
-    if any(target.glob("day_*.np[yz]")):
-        raise DataError(f"{target} has day files already; choose another npy_dir")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError(f"{target} is in use; choose another npy_dir")
+    partial = target.with_name(target.name + ".partial")
+    with writing(partial):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _export(directory, manifest, partial, multi_hot)
+        partial.replace(target)
+    return target
+
+
+def _export(directory: Path, manifest: dict[str, Any], target: Path, multi_hot: MultiHot | None) -> None:
+    """All days, and what is not in the days themselves."""
     for day, shard in enumerate(manifest["shards"]):
         arrays = {kind: map_array(directory / file["name"]) for kind, file in shard["files"].items()}
         _export_day(target, day, arrays, multi_hot)
@@ -50,7 +62,6 @@ def export_days(directory: Path, target: Path, config: DataConfig) -> Path:
     names = [feature["name"] for feature in manifest["features"]]
     sizes = [feature["num_ids"] for feature in manifest["features"]]
     (target / "days.json").write_text(json.dumps({"days": days, "features": names, "num_ids": sizes}, indent=1) + "\n")
-    return target
 
 
 def _export_day(target: Path, day: int, arrays: dict[str, np.ndarray], multi_hot: MultiHot | None) -> None:

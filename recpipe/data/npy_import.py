@@ -13,6 +13,7 @@ import numpy as np
 
 from recpipe.data.npy_export import STEP, copy_rows
 from recpipe.data.npz import map_npz
+from recpipe.data.paths import writing
 from recpipe.data.prepare.assign import SPLITS
 from recpipe.data.prepare.inputs import MANIFEST
 from recpipe.data.prepare.manifest import FORMAT
@@ -65,20 +66,26 @@ def import_days(source: Path, out: Path) -> Path:
     if out.exists():
         raise DataError(f"{out} exists; choose another directory")
     partial = out.with_name(out.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    with writing(partial):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _import(source, partial)
+        partial.replace(out)
+    return out
+
+
+def _import(source: Path, target: Path) -> None:
+    """Write the shards and the manifest."""
     records: list[dict[str, Any]] = []
     tops = []
     counters = dict.fromkeys(SPLITS, 0)
     for split, rows in _shards(source):
-        record, top = _write_shard(partial, rows, split, counters[split])
+        record, top = _write_shard(target, rows, split, counters[split])
         counters[split] += 1
         records.append(record)
         tops.append(top)
     manifest = _manifest(source, records, np.max(tops, axis=0))
-    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-    partial.replace(out)
-    return out
+    (target / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 def _shards(source: Path) -> Iterator[tuple[str, Day]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -36,6 +38,19 @@ def to_path(text: str) -> AnyPath:
     except (ImportError, ValueError) as error:
         raise ConfigError(f"{text} cannot be opened: {error}") from error
     return path
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """A full disk, a missing right or the like becomes one message.
+
+    Raises:
+        DataError: the file that could not be written, or `place`, and why.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot write {error.filename or place}: {error.strerror or error}") from error
 
 
 def version_of(path: AnyPath) -> str:

@@ -1,8 +1,6 @@
 """Files and settings that are not as they should be: one clear message, and nothing half-written taken for whole."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -174,29 +172,6 @@ def test_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.M
     usage = type("Usage", (), {"free": 1000})()
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda directory: usage)
     refused(criteo_config(path), "0.00 GB free, about 0.00 GB are needed")
-
-
-def test_disk_that_fills_up_leaves_no_result(tmp_path: Path) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(small)]).returncode:
-        pytest.skip("a small tmpfs needs the right to mount")
-    try:
-        path = write_lines(tmp_path / "train.txt", criteo_lines(3000))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("recpipe.data.prepare.job.check_space", lambda *given: None)
-            with pytest.raises(DataError, match="No space left on device"):
-                prepare(criteo_config(path, out=str(small / "out")), silent)
-        assert not (small / "out").exists()
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
-
-
-def test_read_only_output(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "train.txt", criteo_lines(60))
-    (tmp_path / "file").write_text("in the way of a directory")
-    with pytest.raises(DataError, match=r"cannot write .*file"):
-        prepare(criteo_config(path, out=str(tmp_path / "file" / "out")), silent)
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove", "count"])

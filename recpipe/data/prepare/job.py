@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from recpipe.data.paths import writing
 from recpipe.data.prepare.assign import SPLITS, TRAIN, Splitter, make_splitter
 from recpipe.data.prepare.disk import check_space
 from recpipe.data.prepare.encode import DenseScale, ShardWriter
@@ -80,15 +81,13 @@ def _is_ready(out: Path, name: str) -> bool:
 def _work_directory(out: Path, name: str) -> Iterator[Path]:
     """The unfinished directory beside `out`, for this process alone."""
     partial = out.with_name(out.name + ".partial")
-    try:
+    with writing(partial):
         partial.mkdir(parents=True, exist_ok=True)
         with (out.with_name(out.name + ".lock")).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             partial.mkdir(parents=True, exist_ok=True)
             _claim(partial, name)
             yield partial
-    except OSError as error:
-        raise DataError(f"cannot write {error.filename or partial}: {error.strerror or error}") from error
 
 
 def _claim(partial: Path, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -37,9 +38,9 @@ class NpyWriter:
         shape = f"({self._count},)" if self._columns is None else f"({self._count}, {self._columns})"
         text = f"{{'descr': '{self._dtype.str}', 'fortran_order': False, 'shape': {shape}, }}"
         body = text.ljust(HEADER - 11).encode() + b"\n"
-        self._file.seek(0)
-        self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + body)
-        self._file.close()
+        with self._file:
+            self._file.seek(0)
+            self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + body)
         self._partial.replace(self._path)
 
     def __enter__(self) -> NpyWriter:
@@ -51,7 +52,9 @@ class NpyWriter:
         if kind is None:
             self.close()
         else:
-            self._file.close()
+            # What could not be written before cannot be written now; the first error is the one to tell.
+            with suppress(OSError):
+                self._file.close()
 
 
 def digest_of(path: Path) -> str:
