@@ -29,7 +29,8 @@ def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
     """
     folder = find_conf()
     log_plainly()
-    flags, words = split(arguments)
+    own_flags: dict[str, str] = getattr(module, "FLAGS", {})
+    flags, words = split([own_flags.get(argument, argument) for argument in arguments])
     settings = to_overrides(words, module.SCHEMA)
     overrides = parse(settings, not {"-m", "--multirun"}.isdisjoint(flags))
     own = own_folder(flags)

@@ -18,7 +18,7 @@ from recpipe.cli.conf import groups, options, required
 from recpipe.errors import ConfigError, nearest
 
 # Commands that write where Hydra says; the others' directories are made by rank 0 of a run.
-_WRITES_HYDRA_DIR = ("simulate",)
+_WRITES_HYDRA_DIR = ("simulate", "plan")
 
 
 def primary(module: ModuleType, name: str, folder: Path) -> str:

@@ -1,0 +1,115 @@
+"""From a configuration to a problem: tables and statistics from a data set or stated, the tower counted or measured."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from recpipe.data import open_dataset, prepare_dataset
+from recpipe.errors import ConfigError
+from recpipe.model import Model, build_model
+from recpipe.planner.problem import Problem
+from recpipe.planner.settings import to_allowed, to_scope
+from recpipe.planner.statistics import Demand, measured_demands, stated_demands
+from recpipe.planner.topology import Topology, to_topology
+from recpipe.planner.tower import Tower, count_tower, measure_tower
+from recpipe.specs import Feature, Schema
+
+logger = logging.getLogger(__name__)
+_BYTES = {"float32": 4, "float64": 8}
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def make_problem(cfg: Any) -> Problem:
+    """The problem of a composed configuration of `recpipe plan`. No process is started, no table is made.
+
+    Raises:
+        ConfigError, DataError: settings or files that do not fit.
+    """
+    topology = _limited(to_topology(cfg.topology), cfg.planner.memory_gb)
+    schema, statistics = _stated_schema(cfg.workload), None
+    if schema is None:
+        prepare_dataset(cfg.data, logger.info)
+        dataset = open_dataset(cfg.data, cfg.seed)
+        schema, statistics = dataset.schema, dataset.statistics()
+    model = build_model(cfg.model, schema, dtype=_DTYPES[cfg.dtype], device="meta")
+    tables = _demands(cfg, model, schema, statistics)
+    names = [demand.spec.name for demand in tables]
+    return Problem(
+        topology=topology,
+        tables=tables,
+        tower=_tower(cfg, model, schema, topology),
+        global_batch=_global_batch(cfg, topology),
+        table_optimizer=cfg.optimizer.table.name,
+        dense_optimizer=cfg.optimizer.dense.name,
+        element=_BYTES[cfg.dtype],
+        row_element=_BYTES[cfg.dtype],
+        allowed=to_allowed(names, cfg.planner, cfg.tables, topology.world),
+        scope=to_scope(cfg.planner),
+        model=cfg.model.name,
+        data=cfg.data.name if statistics is not None else "stated",
+    )
+
+
+def _limited(topology: Topology, memory_gb: float | None) -> Topology:
+    """With the user's own limit in place of the machine's memory and reserve."""
+    if memory_gb is None:
+        return topology
+    if memory_gb <= 0:
+        raise ConfigError(f"planner.memory_gb={memory_gb}: must be above 0")
+    nodes = tuple(replace(group, memory=memory_gb * 1e9) for group in topology.nodes)
+    return replace(topology, nodes=nodes, reserved=0.0)
+
+
+def _global_batch(cfg: Any, topology: Topology) -> int:
+    """Rows a step, the same for every mesh that is tried, so that plans are for the same training run."""
+    if cfg.planner.global_batch is not None:
+        if cfg.planner.global_batch < topology.world:
+            raise ConfigError(
+                f"planner.global_batch={cfg.planner.global_batch}: fewer rows than {topology.world} ranks"
+            )
+        return int(cfg.planner.global_batch)
+    return int(cfg.batch_size) * (topology.world // cfg.mesh.stages)
+
+
+def _stated_schema(workload: Any) -> Schema | None:
+    """Columns of a stated workload; None where the data set says."""
+    rows = list(workload.num_embeddings_per_feature)
+    if not rows:
+        return None
+    sizes = _spread("multi_hot_sizes", workload.multi_hot_sizes or [1.0], len(rows))
+    features = tuple(Feature(f"cat_{i}", n, float(size)) for i, (n, size) in enumerate(zip(rows, sizes, strict=True)))
+    return Schema(workload.num_dense, features)
+
+
+def _spread(name: str, values: Sequence[float], count: int) -> list[float]:
+    """One value for each table, or one for all."""
+    if len(values) not in (1, count):
+        raise ConfigError(f"workload.{name} has {len(values)} entries for {count} tables; give one, or one for each")
+    return list(values) * count if len(values) == 1 else list(values)
+
+
+def _demands(cfg: Any, model: Model, schema: Schema, statistics: Any) -> tuple[Demand, ...]:
+    if statistics is None:
+        skew = _spread("skew", cfg.workload.skew, len(schema.features))
+        means = [feature.mean_ids for feature in schema.features]
+        return stated_demands(model.tables, means, skew, cfg.workload.by_frequency)
+    hashed = getattr(cfg.data, "vocabulary", "frequency") == "hash"
+    return measured_demands(model.tables, statistics, by_frequency=not hashed)
+
+
+def _tower(cfg: Any, model: Model, schema: Schema, topology: Topology) -> Tower:
+    tower = count_tower(model)
+    wanted = cfg.planner.measure == "always" or (cfg.planner.measure == "auto" and topology.measured)
+    if not wanted:
+        return tower
+    before = torch.get_num_threads()
+    torch.set_num_threads(cfg.launch.threads)
+    try:
+        return measure_tower(build_model(cfg.model, schema, dtype=_DTYPES[cfg.dtype]), tower)
+    finally:
+        torch.set_num_threads(before)
