@@ -46,6 +46,7 @@ _NOT_IN_VERIFY = (
     "resume",
     "resume_allow_grow",
     "log",
+    "trace",
 )
 
 

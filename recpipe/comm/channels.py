@@ -50,9 +50,13 @@ class Channels:
         """Starts a contiguous tensor on its way."""
         self.traffic.add(kind, tensor.numel() * tensor.element_size())
         group = self.groups[kind, target > self.rank]
-        return Pending(tensor, dist.isend(tensor, target, group=group), tensor)
+        work = dist.isend(tensor, target, group=group)
+        assert work is not None  # torch gives none to ranks outside the group
+        return Pending(tensor, self.traffic.track(kind, work), tensor)
 
     def receive(self, kind: str, source: int, out: torch.Tensor) -> Pending:
         """Starts to receive into `out`, contiguous and of the size that was sent."""
         group = self.groups[kind, self.rank > source]
-        return Pending(out, dist.irecv(out, source, group=group), out)
+        work = dist.irecv(out, source, group=group)
+        assert work is not None
+        return Pending(out, self.traffic.track(kind, work), out)

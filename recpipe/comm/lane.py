@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from recpipe.comm.traffic import Traffic
+from recpipe.comm.traffic import Traffic, Wait
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,13 @@ class Pending:
     """A message under way. `keep` holds the send buffer alive until it has left."""
 
     received: torch.Tensor
-    work: dist.Work | None
+    done: Wait | None
     keep: torch.Tensor
 
     def wait(self) -> torch.Tensor:
         """Blocks until everything has arrived (CUDA: makes the current stream wait); gives the receive buffer."""
-        if self.work is not None:
-            self.work.wait()
+        if self.done is not None:
+            self.done()
         return self.received
 
 
@@ -59,7 +59,7 @@ class Lane:
         work = dist.all_to_all_single(
             out, send, list(receive_sizes), list(send_sizes), group=self._group, async_op=True
         )
-        return Pending(out, work, send)
+        return Pending(out, self._traffic.track(self._purpose, work), send)
 
     def all_reduce(self, tensor: torch.Tensor) -> Pending:
         """Sums `tensor` over ranks, in place."""
@@ -68,7 +68,8 @@ class Lane:
         # A ring all-reduce sends 2 (n-1)/n of the buffer from each rank.
         sent = 2 * tensor.numel() * tensor.element_size() * (self.world - 1) // self.world
         self._traffic.add(self._purpose, sent)
-        return Pending(tensor, dist.all_reduce(tensor, group=self._group, async_op=True), tensor)
+        work = dist.all_reduce(tensor, group=self._group, async_op=True)
+        return Pending(tensor, self._traffic.track(self._purpose, work), tensor)
 
     def count(self, purpose: str, num_bytes: int) -> None:
         """Adds bytes that another library sent for us."""

@@ -1,25 +1,88 @@
-"""Counts the bytes this rank hands to others, by purpose. What a rank sends to itself is not traffic."""
+"""Counts the bytes this rank hands to others, by purpose, and on request keeps a record of every message.
+
+What a rank sends to itself is not traffic.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+
+Wait = Callable[[], object]
+
+
+@dataclass
+class Message:
+    """One collective or point-to-point message, as this rank saw it; times are `time.perf_counter` seconds.
+
+    Args:
+        purpose: as in `Traffic`.
+        label: what the caller was doing when it was issued.
+        issued: when.
+        done: when everything had left and arrived; None while it is under way.
+        waits: (label, start, end) of each time that somebody was held up by it.
+    """
+
+    purpose: str
+    label: object
+    issued: float
+    done: float | None = None
+    waits: list[tuple[object, float, float]] = field(default_factory=list)
 
 
 class Traffic:
-    """Bytes sent to other ranks since the last `reset`, by purpose (``ids``, ``rows``, ``row_gradients``, ``dense``)."""
+    """Bytes sent to other ranks since the last `reset`, by purpose (``ids``, ``rows``, ``row_gradients``, ``dense``, ...).
+
+    Attributes:
+        label: set by whoever drives communication, to say what messages belong to.
+        messages: one record a message where `recording`; else empty.
+    """
 
     def __init__(self) -> None:
         self.sent: Counter[str] = Counter()
-        self.messages: Counter[str] = Counter()
+        self.recording = False
+        self.messages: list[Message] = []
+        self.label: object = None
 
     def add(self, purpose: str, num_bytes: int) -> None:
         self.sent[purpose] += num_bytes
-        self.messages[purpose] += 1
+
+    def track(self, purpose: str, work: dist.Work) -> Wait:
+        """How to wait for `work`: plainly, or with times where messages are recorded."""
+        if not self.recording:
+            return work.wait
+        message = Message(purpose, self.label, time.perf_counter())
+        self.messages.append(message)
+        arrived: Future[None] = Future()
+        threading.Thread(target=_finish, args=(work, message, arrived), daemon=True).start()
+
+        def wait() -> None:
+            start = time.perf_counter()
+            arrived.result()
+            message.waits.append((self.label, start, time.perf_counter()))
+
+        return wait
 
     def reset(self) -> None:
         self.sent.clear()
-        self.messages.clear()
 
     def total(self, *purposes: str) -> int:
         """Bytes of the named purposes, or of all."""
         return sum(self.sent[purpose] for purpose in purposes) if purposes else sum(self.sent.values())
+
+
+def _finish(work: dist.Work, message: Message, arrived: Future[None]) -> None:
+    """Waits on a thread of its own: gloo tells of a point-to-point message to nobody but who waits."""
+    try:
+        work.wait()
+    except Exception as error:  # belongs to whoever waits for the message
+        arrived.set_exception(error)
+    else:
+        message.done = time.perf_counter()
+        arrived.set_result(None)

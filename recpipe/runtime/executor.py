@@ -7,6 +7,7 @@ rank (`recpipe.schedule.deps` says what that is), so a program that was checked 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from recpipe.errors import ScheduleError, TrainingError
 from recpipe.model import StepContext
 from recpipe.runtime.order import StepOrder
 from recpipe.runtime.place import Place
+from recpipe.runtime.recorder import Recorder
 from recpipe.runtime.running import Key, RunningStep, Span, StepResult
 from recpipe.runtime.stage import Activation, Stage
 from recpipe.runtime.windows import Windows
@@ -39,7 +41,7 @@ class Updates(Protocol):
 
 
 class Executor:
-    """Runs steps.
+    """Runs steps. Where `recorder` is set, it is told when each action ran.
 
     Args:
         order: what this rank issues.
@@ -49,7 +51,6 @@ class Executor:
         channels: messages between stages; None where every stage of a pipeline lies on one rank.
         updates: None for scoring: no gradients, no dropout.
         seed: of dropout.
-        dtype: of activations.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Executor:
         self._dtype = tables.dtype
         self._windows = Windows(tables, order)
         self._base = 0
+        self.recorder: Recorder | None = None
         self._handlers: dict[Op, Callable[[RunningStep, Action], None]] = {
             Op.PL: lambda step, _: step.tables.gather_early(),
             Op.PO: lambda step, _: step.tables.send_early(),
@@ -96,11 +98,23 @@ class Executor:
         self._base, number = base, 0
         self._windows.begin(batches)
         while number == 0 or number in self._windows.steps:
+            if self.recorder is not None:
+                self.recorder.begin_step(number, base)
             for action in self.order.actions(number):
-                self.execute(action)
+                self._timed(action)
             if number in self._windows.steps:
                 yield self._windows.steps.pop(number).close()
             number += 1
+
+    def _timed(self, action: Action) -> None:
+        recorder = self.recorder
+        if recorder is None or not recorder.is_on:
+            self.execute(action)
+            return
+        recorder.enter(action)
+        start = time.perf_counter()
+        self.execute(action)
+        recorder.ran(action, start, time.perf_counter())
 
     def execute(self, action: Action) -> None:
         """Runs one action; actions of steps that there are no rows for are left out.

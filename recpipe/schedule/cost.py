@@ -6,8 +6,8 @@ microbatch and the share of the tower that a rank holds when it is cut evenly ov
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from recpipe.errors import ConfigError
@@ -65,6 +65,8 @@ class Cost:
         first_use: share of the rows first needed by each microbatch; empty for even shares.
         early: share of the rows that the step before does not touch, which may travel ahead.
         fused: time of a fused forward and backward over the sum of the two.
+        measured: durations that take the place of what the numbers above give, by the text of an action without step and
+            replica, or parts of it: ``F0.2``, ``EO.1``, ``F0``, ``EU``. They belong to one size of microbatch.
         host: ``async`` issues everything at once (CUDA); ``sync`` issues an action after the compute before it (CPU).
     """
 
@@ -91,6 +93,7 @@ class Cost:
     first_use: tuple[float, ...] = ()
     early: float = 0.5
     fused: float = 1.0
+    measured: Mapping[str, float] = field(default_factory=dict)
     host: str = "async"
 
     def __post_init__(self) -> None:
@@ -179,8 +182,14 @@ class Durations:
         """Duration of `action`; for a message the same on both ends."""
         key = (action.op, action.stage, action.microbatch, action.replica, action.step in self._early_steps)
         if key not in self._cache:
-            self._cache[key] = self._table.get(action.op, self._travel)(action)
+            known = self._measured(action) if self.cost.measured else None
+            self._cache[key] = self._table.get(action.op, self._travel)(action) if known is None else known
         return self._cache[key]
+
+    def _measured(self, action: Action) -> float | None:
+        op, stage = action.op.value, action.stage
+        names = (f"{op}{stage}.{action.microbatch}", f"{op}.{action.microbatch}", f"{op}{stage}", op)
+        return next((self.cost.measured[name] for name in names if name in self.cost.measured), None)
 
     def node(self, action: Action) -> float:
         """Duration of the join that `action` stands for: of both halves if it opens a fused block."""

@@ -219,6 +219,17 @@ class LogConfig:
 
 
 @dataclass
+class TraceConfig:
+    """Record some steps: trace.json (Perfetto), gantt.svg (measured over predicted), ledger.json, in RUN_DIR/trace.
+
+    Args:
+        steps: first and one past the last, as ``[20,23]``; empty: record nothing.
+    """
+
+    steps: list[int] = field(default_factory=list)
+
+
+@dataclass
 class TrainConfig:
     """Root of ``conf/train.yaml``.
 
@@ -241,6 +252,7 @@ class TrainConfig:
     lr: LrConfig = field(default_factory=LrConfig)
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    trace: TraceConfig = field(default_factory=TraceConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     resume: str = ""

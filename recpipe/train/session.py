@@ -31,6 +31,7 @@ from recpipe.train.run_dir import make_run_dir
 from recpipe.train.setup import Job, build_job, build_scorer, init_processes, open_data
 from recpipe.train.state import check_schema, weights
 from recpipe.train.summary import placement_line, plan_json, training_summary
+from recpipe.train.trace import start_trace, write_trace
 from recpipe.train.trainer import Scorer
 from recpipe.train.verify import DEFAULT_TOLERANCE, compare_with_reference
 from recpipe.train.watchdog import Watchdog
@@ -69,6 +70,7 @@ def _train(loop: TrainingLoop, started: float) -> None:
         (folder / "config.yaml").write_text(loop.config_text)
         (folder / "plan.json").write_text(plan_json(job.tables.layouts, job.groups.world))
     _introduce(job, loop)
+    recorder = start_trace(job, loop.total_steps)
     with Reporter(folder if main else None, loop.total_steps, cfg.log.progress, cfg.log.tensorboard) as reporter:
         loop.run(reporter)
         if loop.interrupted:
@@ -80,6 +82,8 @@ def _train(loop: TrainingLoop, started: float) -> None:
             reporter.validation(job.trainer.step, cfg.epochs - 1, split, report, remarks)
     saved = loop.save("final") and loop.finish_saving() if cfg.save_checkpoint else None
     summary = training_summary(loop, split, report, time.perf_counter() - started)
+    if recorder is not None:
+        summary["trace"] = write_trace(recorder, job, folder)
     if main:
         (folder / "summary.json").write_text(json.dumps(summary, indent=2))
         _conclude(job, summary, folder, loop.checkpoints / "final" if saved else None)

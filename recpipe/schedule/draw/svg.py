@@ -15,11 +15,15 @@ MAX_RANKS = 64
 """Ranks drawn; more would make a picture that no viewer scrolls."""
 
 
-def svg(timeline: Timeline, title: str) -> str:
+def svg(timeline: Timeline, title: str, span: float = 0.0) -> str:
     """Draw `timeline` under `title`: compute in tall boxes, communication in thin strips, both to one time axis.
 
     Where a rank runs several chunks or directions, those after the first are paler.
+
+    Args:
+        span: time that the width stands for; 0 for the makespan.
     """
+    scale = WIDTH / (span or timeline.makespan or 1.0)
     lanes = [lane for lane in LANES if lane == "compute" or _takes_time(timeline, lane)]
     height = ROW + WIRE * (len(lanes) - 1) + GAP
     ranks = min(timeline.num_ranks, MAX_RANKS)
@@ -27,9 +31,9 @@ def svg(timeline: Timeline, title: str) -> str:
     body = [_text(LEFT, 20, title, 15, "start", "bold")]
     body += _legend({e.action.op for e in timeline.events if e.end > e.start})
     body += [_strip(TOP + rank * height) for rank in range(ranks)]
-    body += _axis(timeline, bottom)
+    body += _axis(timeline, scale, bottom)
     for rank in range(ranks):
-        body += _rank(timeline, rank, TOP + rank * height, lanes)
+        body += _rank(timeline, rank, TOP + rank * height, lanes, scale)
     if timeline.num_ranks > ranks:
         body.append(_text(LEFT, bottom + 40, f"and {timeline.num_ranks - ranks} more ranks", 11, "start"))
     size = f'width="{LEFT + WIDTH + 20}" height="{bottom + 50}"'
@@ -45,16 +49,15 @@ def _takes_time(timeline: Timeline, lane: str) -> bool:
     return any(event.lane == lane and event.end > event.start for event in timeline.events)
 
 
-def _rank(timeline: Timeline, rank: int, top: float, lanes: list[str]) -> list[str]:
+def _rank(timeline: Timeline, rank: int, top: float, lanes: list[str], scale: float) -> list[str]:
     found = [_text(LEFT - 8, top + 16, f"rank {rank}", 12, "end")]
     for event in timeline.by_rank[rank]:
         if event.end > event.start and event.lane in lanes:
-            found.append(_box(timeline, event, top, lanes.index(event.lane)))
+            found.append(_box(timeline, event, top, lanes.index(event.lane), scale))
     return found
 
 
-def _box(timeline: Timeline, event: Event, top: float, lane: int) -> str:
-    scale = WIDTH / timeline.makespan
+def _box(timeline: Timeline, event: Event, top: float, lane: int, scale: float) -> str:
     x, width = LEFT + event.start * scale, (event.end - event.start) * scale
     y, height = (top, ROW) if lane == 0 else (top + ROW + WIRE * (lane - 1) + 1, WIRE - 2)
     tip = f"<title>{event.action} {event.start:g} to {event.end:g}</title>"
@@ -86,7 +89,7 @@ def _legend(ops: set[Op]) -> list[str]:
     return found
 
 
-def _axis(timeline: Timeline, y: float) -> list[str]:
+def _axis(timeline: Timeline, scale: float, y: float) -> list[str]:
     """Vertical lines at round numbers, and the end."""
     span = timeline.makespan
     if not span:
@@ -95,10 +98,10 @@ def _axis(timeline: Timeline, y: float) -> list[str]:
     step = next(k * ten for k in (1, 2, 5, 10) if span / (k * ten) <= 16)
     found = []
     for k in range(int(span / step) + 1):
-        x = LEFT + WIDTH * k * step / span
+        x = LEFT + k * step * scale
         found.append(f'<line x1="{x:.2f}" y1="{TOP - 4}" x2="{x:.2f}" y2="{y}" stroke="#bbb" stroke-width="0.6"/>')
         found.append(_text(x, y + 14, f"{k * step:g}", 10, "middle"))
-    return [*found, _text(LEFT + WIDTH, y + 30, f"{span:g} {timeline.unit}", 10, "end")]
+    return [*found, _text(LEFT + span * scale, y + 30, f"{span:g} {timeline.unit}", 10, "end")]
 
 
 def _text(x: float, y: float, words: str, size: int, anchor: str, weight: str = "normal", ink: str = "#111") -> str:
