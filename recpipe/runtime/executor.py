@@ -98,6 +98,7 @@ class Executor:
         self._base, number = base, 0
         self._windows.begin(batches)
         while number == 0 or number in self._windows.steps:
+            self._windows.begin_step(number)
             if self.recorder is not None:
                 self.recorder.begin_step(number, base)
             for action in self.order.actions(number):

@@ -1,7 +1,8 @@
 """Records when every action ran on this rank, and turns that into the simulator's own events.
 
-Compute is shown without the time that it was held up by messages; communication from its issue until everything had left
-and arrived. Times are milliseconds.
+Compute is shown without the time that it was held up by messages, and with what this thread did since the compute before
+to issue messages (dedup, packing): on a CPU nothing else can run meanwhile. Communication is shown from its issue until
+everything had left and arrived. Times are milliseconds.
 """
 
 from __future__ import annotations
@@ -85,14 +86,16 @@ class Recorder:
     def events(self) -> list[Event]:
         """What ran when, on rank 0's clock."""
         messages, held = self._by_action(), self._held()
-        found = []
+        found, issuing = [], 0.0
         for action, start, end in self._ran:
+            worked = max(0.0, end - start - held.get(action, 0.0))
             if action.op in _PURPOSES:
                 mine = messages.get(action, [])
+                issuing += worked
                 start = min((m.issued for m in mine), default=start)
                 end = max((m.done or end for m in mine), default=end)
             else:
-                start = min(end, start + held.get(action, 0.0))
+                start, issuing = end - worked - issuing, 0.0
             found.append(self._event(action, start, end))
         return found
 

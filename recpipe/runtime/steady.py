@@ -6,11 +6,12 @@ The same numbers are read off a simulation and off a recorded run, so that they 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from recpipe.schedule.cost import Cost
+from recpipe.schedule.deps import Relation, is_communication
 from recpipe.schedule.ir import Op, Program
 from recpipe.schedule.passes.lanes import expand
 from recpipe.schedule.simulate import simulate
@@ -71,12 +72,25 @@ def from_zero(timeline: Timeline) -> Timeline:
     return Timeline(tuple(moved), timeline.num_ranks, timeline.unit)
 
 
+def joined(events: Sequence[Event], program: Program) -> list[Event]:
+    """As a simulation has it: a message or collective begins when its last member has issued it, not before."""
+    relation = Relation(expand(program))
+    began: dict[object, float] = {}
+    for event in events:
+        if is_communication(event.action.op):
+            key = relation.join(event.action)
+            began[key] = max(began.get(key, event.start), event.start)
+    return [
+        event._replace(start=min(event.end, began[relation.join(event.action)])) if is_communication(event.action.op) else event
+        for event in events
+    ]
+
+
 def measured_durations(events: Iterable[Event]) -> dict[str, float]:
-    """Medians by op and stage, and for row exchanges by microbatch: what `Cost.measured` takes."""
+    """Medians by op, stage and microbatch (of row exchanges: over all ranks): what `Cost.measured` takes."""
     found: dict[str, list[float]] = defaultdict(list)
     for event in events:
         action = event.action
-        by_microbatch = action.op in (Op.EO, Op.EG)
-        key = f"{action.op}.{action.microbatch}" if by_microbatch else f"{action.op}{action.stage}"
-        found[key if action.op not in (Op.ED, Op.PL, Op.PO, Op.EL, Op.EU) else str(action.op)].append(event.end - event.start)
+        key = f"{action.op}.{action.microbatch}" if action.op in (Op.EO, Op.EG) else str(action._replace(replica=0, step=0))
+        found[key].append(event.end - event.start)
     return {key: median(values) for key, values in found.items()}

@@ -31,6 +31,7 @@ class Windows:
         self._slots = tuple(forward.index(m) for m in range(len(forward)))
         self._backward_position = tuple(backward.index(m) for m in forward)
         self._early = any(action.op is Op.PL for action in order.later)
+        self._routes = any(action.op is Op.ED for action in order.first)
         self._batches: Iterator[Batch] = iter(())
 
     def begin(self, batches: Iterator[Batch]) -> None:
@@ -38,6 +39,11 @@ class Windows:
         self.steps.clear()
         self._batches = batches
         self._announce(0)
+
+    def begin_step(self, number: int) -> None:
+        """A program without tables routes nothing by itself."""
+        if not self._routes:
+            self.route(number)
 
     def route(self, number: int) -> None:
         """Asks for the rows of step `number` and announces the next."""

@@ -14,7 +14,7 @@ from recpipe.comm.clock import clock_offset
 from recpipe.errors import ConfigError
 from recpipe.runtime.ledger import make_ledger, table, totals
 from recpipe.runtime.recorder import Recorder, Wait
-from recpipe.runtime.steady import Steady, from_zero, measured_durations, predict, steady
+from recpipe.runtime.steady import Steady, from_zero, joined, measured_durations, predict, steady
 from recpipe.schedule.cost import Cost
 from recpipe.schedule.draw.pair import svg_pair
 from recpipe.schedule.settings import CostSettings, to_cost
@@ -75,7 +75,7 @@ def write_trace(recorder: Recorder, job: Job, folder: Path) -> dict[str, Any] | 
     if not events:
         logger.warning("WARNING: the run ended before step %d, so there is nothing to trace", recorder.first)
         return None
-    inside = [e for e in events if 0 <= e.action.step < num_steps]
+    inside = joined([e for e in events if 0 <= e.action.step < num_steps], job.program)
     measured = from_zero(Timeline(tuple(inside), job.groups.world, "ms"))
     predicted = predict(job.program, _cost(job, inside))
     ledger = make_ledger(inside, [w for w in waits if 0 <= w.source.step < num_steps])
