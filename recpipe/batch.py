@@ -85,3 +85,32 @@ class Batch:
             return index.view(features, -1)[:, start:stop].reshape(-1)
         row_N = (torch.arange(self.lengths_FB.numel()) % self.num_rows).repeat_interleave(self.lengths_FB)
         return index[(row_N >= start) & (row_N < stop)]
+
+
+def join_batches(parts: Sequence[Batch], num_features: int) -> Batch:
+    """One batch of consecutive parts, in the order given.
+
+    Args:
+        parts: at least one; all weighted or none.
+        num_features: F.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [part.lengths_FB.view(num_features, -1) for part in parts]
+    runs = [length.sum(1).tolist() for length in lengths]
+
+    def by_feature(columns: Sequence[torch.Tensor]) -> torch.Tensor:
+        split = [column.split(run) for column, run in zip(columns, runs, strict=True)]
+        return torch.cat([pieces[f] for f in range(num_features) for pieces in split])
+
+    weights = [part.weights_N for part in parts if part.weights_N is not None]
+    return Batch(
+        dense_BD=torch.cat([part.dense_BD for part in parts]),
+        ids_N=by_feature([part.ids_N for part in parts]),
+        lengths_FB=torch.cat(lengths, dim=1).flatten(),
+        labels_B=torch.cat([part.labels_B for part in parts]),
+        weights_N=by_feature(weights) if weights else None,
+        one_hot=all(part.one_hot for part in parts),
+        first_row=parts[0].first_row,
+        num_dropped=sum(part.num_dropped for part in parts),
+    )

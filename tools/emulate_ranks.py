@@ -1,6 +1,6 @@
 """The bubble of the real executor beside the formula, on ranks that sleep instead of computing.
 
-    python -m tools.emulate_ranks [--ranks 4 8] [--unit 0.02]
+    python -m tools.emulate_ranks [--ranks 4 8] [--unit 0.06]
 
 Each rank is a process with gloo messages; stages sleep F = I = W = one unit (Chimera, whose formula is for F = B: one unit
 each). One step at a time, from a barrier to the end of the last rank: the flush that the formulas speak of.
@@ -73,7 +73,7 @@ def run(rank: int, folder: str, case: Case, unit: float) -> None:
     seconds = [t * unit * program.placement.chunk for t in case.times]
     executor = Executor(
         step_order(program, rank), place, EmulatedTables(groups),  # type: ignore[arg-type]
-        {s: EmulatedStage(s, stages, *seconds, ROW_NUMEL) for s in place.stages},  # type: ignore[misc]
+        {s: EmulatedStage(s, stages, *seconds, row_numel=ROW_NUMEL) for s in place.stages},  # type: ignore
         Channels.create(rank, Traffic()), EmulatedUpdates(), 0,
     )  # fmt: skip
     rows = ROWS if place.consumer is not None else 0
@@ -105,13 +105,14 @@ def measure(case: Case, unit: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--unit", type=float, default=0.02, help="seconds of F")
+    parser.add_argument("--unit", type=float, default=0.06, help="seconds of F")
     arguments = parser.parse_args()
     print("| schedule | ranks | microbatches | bubble, formula | bubble, measured | points apart |\n|---|---|---|---|---|---|")
     for case in [one for ranks in arguments.ranks for one in cases(ranks)]:
         found = measure(case, arguments.unit)
         apart = 100 * (found - case.formula)
-        print(f"| {case.family} | {case.ranks} | {case.microbatches} | {case.formula:.1%} | {found:.1%} | {apart:+.1f} |", flush=True)
+        cells = [case.family, case.ranks, case.microbatches, f"{case.formula:.1%}", f"{found:.1%}", f"{apart:+.1f}"]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ class Groups:
         rows: rows from owners to consumers.
         gradients: row gradients back to owners.
         dense: reduction of dense gradients.
+        feed: rows of data that one rank reads for another.
         control: rare small messages (metrics, checkpoints, agreement).
     """
 
@@ -34,6 +35,7 @@ class Groups:
     rows: ProcessGroup | None = None
     gradients: ProcessGroup | None = None
     dense: ProcessGroup | None = None
+    feed: ProcessGroup | None = None
     control: ProcessGroup | None = None
 
     @staticmethod
@@ -41,7 +43,7 @@ class Groups:
         """Groups over the initialised default group; collective. A world of one has the control group only."""
         if dist.get_world_size() == 1:
             return Groups(rank=0, world=1, control=dist.group.WORLD)
-        lanes = {lane: dist.new_group() for lane in ("ids", "rows", "gradients", "dense", "control")}
+        lanes = {lane: dist.new_group() for lane in ("ids", "rows", "gradients", "dense", "feed", "control")}
         return Groups(rank=dist.get_rank(), world=dist.get_world_size(), **lanes)
 
     def of_copies(self, holders: Sequence[Sequence[int]]) -> list[ProcessGroup | None]:

@@ -19,6 +19,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "log.progress": ("auto", "bar", "plain", "none"),
     "checkpoint.keep_best": ("", "auc", "logloss", "ne"),
     "guard.non_finite": ("stop", "skip"),
+    "mesh.feed": ("owner", "everyone"),
     "dtype": ("float32", "float64"),
 }
 
@@ -64,11 +65,13 @@ class MeshConfig:
         stages: ranks of one pipeline.
         replicas: data-parallel copies of it; null: they follow from the number of ranks.
         cuts: names of the blocks that later stages of the tower begin with; empty: cut by counted operations.
+        feed: who reads rows: ``owner``, the rank that runs the first stage; or ``everyone``, a part each, handed on.
     """
 
     stages: int = 1
     replicas: int | None = None
     cuts: list[str] = field(default_factory=list)
+    feed: str = "owner"
 
 
 @dataclass

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from recpipe.batch import Batch
-from recpipe.data import Loader
 from recpipe.errors import TrainingError
 from recpipe.runtime.running import StepResult
 from recpipe.train import checkpoint
@@ -25,6 +24,7 @@ from recpipe.train.feed import Feed
 from recpipe.train.interrupt import Interruption
 from recpipe.train.metric_window import MetricWindow
 from recpipe.train.progress import Best, Clock, Progress
+from recpipe.train.reading import read_batches
 from recpipe.train.report import Reporter
 from recpipe.train.resume import Source, restore, rows_per_step
 from recpipe.train.setup import Job
@@ -184,8 +184,7 @@ class TrainingLoop:
             raise TrainingError(f"epoch {self.progress.epoch} trained {total} rows of {feed.num_used_rows}")
 
     def _batches(self, feed: Feed) -> Iterator[Batch]:
-        shares = feed.shares(self.job.place.consumer)
-        return iter(Loader(self.job.dataset, "train", self.progress.epoch, shares, self.job.cfg.data.num_workers))
+        return read_batches(self.job, feed, self.progress.epoch)
 
     def _leaves(self) -> bool:
         """Writes a checkpoint where one is due; gives whether the run is to stop here."""

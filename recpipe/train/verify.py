@@ -7,6 +7,7 @@ optimizer state, its rectangles of every table and of the tables' optimizer stat
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from recpipe.errors import ConfigError
 from recpipe.model import build_model
 from recpipe.train.feed import Feed
 from recpipe.train.lr import LrPolicy
+from recpipe.train.reading import read_batches
 from recpipe.train.reference import ReferenceTrainer
 from recpipe.train.setup import Job, dense_optimizer, row_optimizer
 from recpipe.train.state import dense_optimizer_state
@@ -57,10 +59,8 @@ def _positions(feed: Feed, steps: int) -> Iterator[tuple[int, int]]:
 
 
 def _train_sharded(job: Job, feed: Feed, steps: int) -> torch.Tensor:
-    batches = (
-        job.dataset.batch("train", epoch, *feed.share(step, job.place.consumer)) for epoch, step in _positions(feed, steps)
-    )
-    losses = [result.loss for result in job.trainer.run(batches)]
+    epochs = (read_batches(job, feed, epoch) for epoch in count())
+    losses = [result.loss for result in job.trainer.run(islice(chain.from_iterable(epochs), steps))]
     return job.groups.sum_cpu(torch.tensor(losses, dtype=torch.float64))
 
 

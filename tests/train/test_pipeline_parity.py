@@ -84,6 +84,14 @@ def test_float32_with_the_pooled_exchange():
     assert_same(differences, 1e-6)
 
 
+@pytest.mark.parametrize(("world", "stages", "family"), [(2, 1, "1f1b"), (2, 2, "chimera"), (4, 2, "1f1b")])
+def test_every_rank_reads_a_part_and_hands_it_on(world, stages, family):
+    assert_same(verify(
+        world, **F64, mesh__feed="everyone", mesh__stages=stages, schedule__name=family, data__mean_ids=2.5,
+        data__multi_hot_features=3,
+    ))  # fmt: skip
+
+
 def test_stages_cut_by_name():
     assert_same(verify(2, **F64, model="dcn_v2", mesh__stages=2, mesh__cuts=["cross_1"]))
 
