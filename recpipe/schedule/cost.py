@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from recpipe.errors import ConfigError
-from recpipe.schedule.deps import Relation
+from recpipe.schedule.deps import Relation, is_communication
 from recpipe.schedule.ir import Action, Op, Program
 
 
@@ -67,6 +67,9 @@ class Cost:
         fused: time of a fused forward and backward over the sum of the two.
         measured: durations that take the place of what the numbers above give, by the text of an action without step and
             replica, or parts of it: ``F0.2``, ``EO.1``, ``F0``, ``EU``. They belong to one size of microbatch.
+        issue: by op, what issuing a message or collective takes of the compute before which it is issued, where the host
+            is ``sync``.
+        shared: messages of a rank share its link (`recpipe.schedule.wires`); else each has it to itself.
         host: ``async`` issues everything at once (CUDA); ``sync`` issues an action after the compute before it (CPU).
     """
 
@@ -94,6 +97,8 @@ class Cost:
     early: float = 0.5
     fused: float = 1.0
     measured: Mapping[str, float] = field(default_factory=dict)
+    issue: Mapping[str, float] = field(default_factory=dict)
+    shared: bool = False
     host: str = "async"
 
     def __post_init__(self) -> None:
@@ -177,6 +182,19 @@ class Durations:
         self._exchange = self._exchange_link()
         self._block = Relation(program).block if program.fused else None
         self._cache: dict[tuple[object, ...], float] = {}
+        self._issued = self._issue_times() if cost.issue and cost.host == "sync" else {}
+
+    def _issue_times(self) -> dict[Action, float]:
+        """For each compute action the time that issuing the messages between it and the compute before it takes."""
+        found: dict[Action, float] = {}
+        for order in self.program.orders:
+            spent = 0.0
+            for action in order:
+                if is_communication(action.op):
+                    spent += self.cost.issue.get(action.op.value, 0.0)
+                else:
+                    found[action], spent = spent, 0.0
+        return found
 
     def of(self, action: Action) -> float:
         """Duration of `action`; for a message the same on both ends."""
@@ -195,8 +213,8 @@ class Durations:
         """Duration of the join that `action` stands for: of both halves if it opens a fused block."""
         backward = self._block(action) if self._block else None
         if backward is None:
-            return self.of(action)
-        return (self.of(action) + self.of(backward)) * self.cost.fused
+            return self.of(action) + self._issued.get(action, 0.0)
+        return (self.of(action) + self.of(backward)) * self.cost.fused + self._issued.get(action, 0.0)
 
     def occupies(self, action: Action) -> float:
         """How long `action` holds its lane. A message frees its channel when it is sent, not when it arrives."""

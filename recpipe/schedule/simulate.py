@@ -1,7 +1,7 @@
 """Discrete events over the dependency graph: when everything runs, given a fixed order and fixed durations.
 
 Lanes run in issue order and messages do not share bandwidth, so the first possible start of an action is the latest end
-of what it waits for. One pass over the graph gives every time.
+of what it waits for. One pass over the graph gives every time. With `Cost.shared` the links decide, too: see `wires`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from recpipe.schedule.graph import Graph
 from recpipe.schedule.ir import Action, Op, Program
 from recpipe.schedule.passes.lanes import expand
 from recpipe.schedule.timeline import Event, Timeline, lane_name
+from recpipe.schedule.wires import times_on_wires
 
 
 def simulate(program: Program, cost: Cost, unit: str = "slot") -> Timeline:
@@ -22,7 +23,7 @@ def simulate(program: Program, cost: Cost, unit: str = "slot") -> Timeline:
     Identical lanes are folded: the result shows lane 0, which stands for all. When the lanes see different links they
     are written out first. Raises ScheduleError with the cycle if the program cannot finish.
     """
-    if not cost.lanes_are_equal(program):
+    if cost.shared or not cost.lanes_are_equal(program):
         program = expand(program)
     relation = Relation(program)
     graph = Graph(relation, cost.host)
@@ -30,7 +31,7 @@ def simulate(program: Program, cost: Cost, unit: str = "slot") -> Timeline:
     if len(order) < len(graph.actions):
         raise ScheduleError(f"{program.name} deadlocks:\n{describe(graph, shortest_cycle(graph))}")
     durations = Durations(program, cost)
-    start, end = _times(graph, order, durations)
+    start, end = times_on_wires(graph, durations) if cost.shared else _times(graph, order, durations)
     events = _events(program, graph, start, end)
     if program.fused:
         events = _halves(events, relation, durations)

@@ -47,7 +47,7 @@ def test_every_file(schedule: str, cost: str, folder: Path, capsys: pytest.Captu
 
 def test_the_command_of_the_readme(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """schedule=zb_h1 mesh.stages=4 schedule.microbatches=8 cost=unit."""
-    assert command.main(config("schedule=zb_h1", "mesh.stages=4", "schedule.microbatches=8", "cost=unit")) == 0
+    assert command.main(config("schedule=zb_h1", "mesh.stages=4", "schedule.microbatches=8", "cost=unit", "width=120")) == 0
     found = json.loads((folder / "simulation.json").read_text())
     assert found["makespan"] == 27
     assert found["weight_copies"] == 1
