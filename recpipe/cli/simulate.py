@@ -22,7 +22,7 @@ from recpipe.schedule.ir import Program
 from recpipe.schedule.metrics import Metrics, measure
 from recpipe.schedule.passes.embedding import Exchange
 from recpipe.schedule.report import candidates_table, compute_order, row, row_header, summary
-from recpipe.schedule.settings import CostSettings, ScheduleSettings, to_cost, to_request
+from recpipe.schedule.settings import CostSettings, ScheduleSettings, cost_of, to_cost, to_request
 from recpipe.schedule.simulate import simulate
 from recpipe.schedule.text import format_program
 from recpipe.schedule.timeline import Timeline, chrome_trace
@@ -82,7 +82,8 @@ def run(config: SimulateConfig) -> Result:
     """Build, check and simulate. Raises ScheduleError or ConfigError."""
     cost = to_cost(config.cost)
     program, candidates = _program(config, cost)
-    scaled = cost.scaled(microbatch_ratio(program, to_request(config.schedule, config.mesh.stages, cost)))
+    ratio = microbatch_ratio(program, to_request(config.schedule, config.mesh.stages, cost))
+    scaled = cost_of(config.cost, program, ratio)
     proof = check(program, config.schedule.memory)
     timeline = simulate(program, scaled, config.cost.unit)
     return Result(program, proof, timeline, measure(program, timeline, scaled), candidates)

@@ -48,11 +48,10 @@ class Channels:
 
     def send(self, kind: str, target: int, tensor: torch.Tensor) -> Pending:
         """Starts a contiguous tensor on its way."""
-        self.traffic.add(kind, tensor.numel() * tensor.element_size())
         group = self.groups[kind, target > self.rank]
         work = dist.isend(tensor, target, group=group)
         assert work is not None  # torch gives none to ranks outside the group
-        return Pending(tensor, self.traffic.track(kind, work), tensor)
+        return Pending(tensor, self.traffic.track(kind, work, tensor.numel() * tensor.element_size()), tensor)
 
     def receive(self, kind: str, source: int, out: torch.Tensor) -> Pending:
         """Starts to receive into `out`, contiguous and of the size that was sent."""

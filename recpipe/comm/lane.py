@@ -55,11 +55,11 @@ class Lane:
             return Pending(received, None, send)
         if out is None:
             out = send.new_empty(sum(receive_sizes))
-        self._traffic.add(self._purpose, (send.numel() - send_sizes[self.rank]) * send.element_size())
+        sent = (send.numel() - send_sizes[self.rank]) * send.element_size()
         work = dist.all_to_all_single(
             out, send, list(receive_sizes), list(send_sizes), group=self._group, async_op=True
         )
-        return Pending(out, self._traffic.track(self._purpose, work), send)
+        return Pending(out, self._traffic.track(self._purpose, work, sent), send)
 
     def all_reduce(self, tensor: torch.Tensor) -> Pending:
         """Sums `tensor` over ranks, in place."""
@@ -67,9 +67,8 @@ class Lane:
             return Pending(tensor, None, tensor)
         # A ring all-reduce sends 2 (n-1)/n of the buffer from each rank.
         sent = 2 * tensor.numel() * tensor.element_size() * (self.world - 1) // self.world
-        self._traffic.add(self._purpose, sent)
         work = dist.all_reduce(tensor, group=self._group, async_op=True)
-        return Pending(tensor, self._traffic.track(self._purpose, work), tensor)
+        return Pending(tensor, self._traffic.track(self._purpose, work, sent), tensor)
 
     def count(self, purpose: str, num_bytes: int) -> None:
         """Adds bytes that another library sent for us."""

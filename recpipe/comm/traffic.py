@@ -23,6 +23,7 @@ class Message:
 
     Args:
         purpose: as in `Traffic`.
+        num_bytes: that this rank sent; 0 for what it only received.
         label: what the caller was doing when it was issued.
         issued: when.
         done: when everything had left and arrived; None while it is under way.
@@ -30,6 +31,7 @@ class Message:
     """
 
     purpose: str
+    num_bytes: int
     label: object
     issued: float
     done: float | None = None
@@ -53,11 +55,13 @@ class Traffic:
     def add(self, purpose: str, num_bytes: int) -> None:
         self.sent[purpose] += num_bytes
 
-    def track(self, purpose: str, work: dist.Work) -> Wait:
-        """How to wait for `work`: plainly, or with times where messages are recorded."""
+    def track(self, purpose: str, work: dist.Work, num_bytes: int = 0) -> Wait:
+        """Counts what leaves, and says how to wait for `work`: plainly, or with times where messages are recorded."""
+        if num_bytes:
+            self.add(purpose, num_bytes)
         if not self.recording:
             return work.wait
-        message = Message(purpose, self.label, time.perf_counter())
+        message = Message(purpose, num_bytes, self.label, time.perf_counter())
         self.messages.append(message)
         arrived: Future[None] = Future()
         threading.Thread(target=_finish, args=(work, message, arrived), daemon=True).start()

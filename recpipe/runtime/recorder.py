@@ -99,6 +99,15 @@ class Recorder:
             found.append(self._event(action, start, end))
         return found
 
+    def worked(self) -> list[tuple[Action, float]]:
+        """Milliseconds that this thread worked on each action, waiting left out."""
+        held = self._held()
+        return [(a, max(0.0, end - start - held.get(a, 0.0)) * 1000) for a, start, end in self._ran]
+
+    def sent(self) -> list[tuple[Action, int]]:
+        """Bytes that each recorded message took from here to other ranks."""
+        return [(action, m.num_bytes) for action, messages in self._by_action().items() for m in messages]
+
     def waits(self) -> list[Wait]:
         """Everything that held an action up."""
         found = []

@@ -67,8 +67,8 @@ class Cost:
         fused: time of a fused forward and backward over the sum of the two.
         measured: durations that take the place of what the numbers above give, by the text of an action without step and
             replica, or parts of it: ``F0.2``, ``EO.1``, ``F0``, ``EU``. They belong to one size of microbatch.
-        issue: by op, what issuing a message or collective takes of the compute before which it is issued, where the host
-            is ``sync``.
+        issue: by op, or op and stage (``EG0``), what issuing a message or collective takes of the compute before which it
+            is issued, where the host is ``sync``.
         shared: messages of a rank share its link (`recpipe.schedule.wires`); else each has it to itself.
         host: ``async`` issues everything at once (CUDA); ``sync`` issues an action after the compute before it (CPU).
     """
@@ -191,10 +191,14 @@ class Durations:
             spent = 0.0
             for action in order:
                 if is_communication(action.op):
-                    spent += self.cost.issue.get(action.op.value, 0.0)
+                    spent += self._issue(action)
                 else:
                     found[action], spent = spent, 0.0
         return found
+
+    def _issue(self, action: Action) -> float:
+        issue, op = self.cost.issue, action.op.value
+        return issue.get(f"{op}{action.stage}", issue.get(op, 0.0))
 
     def of(self, action: Action) -> float:
         """Duration of `action`; for a message the same on both ends."""

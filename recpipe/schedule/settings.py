@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Optional
 
 from recpipe.schedule.cost import Cost, Link
 from recpipe.schedule.families.base import Request
+from recpipe.schedule.ir import Program
+from recpipe.schedule.profile import load_profile, profiled_cost
 
 
 @dataclass
@@ -51,6 +54,8 @@ class LinkSettings:
 class CostSettings:
     """Group `cost`; see `recpipe.schedule.cost.Cost` for what each number means."""
 
+    file: str = ""
+    """A profile that `recpipe profile` wrote; it takes the place of all numbers below, times in milliseconds."""
     unit: str = "slot"
     """Name of the time unit, for labels."""
     microseconds: float = 1000.0
@@ -80,13 +85,27 @@ class CostSettings:
 def to_cost(settings: CostSettings) -> Cost:
     """The record the simulator takes. Raises ConfigError for a number out of range."""
     values: dict[str, Any] = {key: getattr(settings, key) for key in CostSettings.__dataclass_fields__}
-    for key in ("unit", "microseconds"):
+    for key in ("file", "unit", "microseconds"):
         del values[key]
     for key in ("near", "far"):
         values[key] = Link(values[key].alpha, values[key].bandwidth)
     for key in ("profile", "delay", "first_use"):
         values[key] = tuple(values[key])
     return Cost(**values)
+
+
+def cost_of(settings: CostSettings, program: Program, ratio: float = 1.0) -> Cost:
+    """Costs of a program: profiled where there is a file, else the numbers given.
+
+    Args:
+        ratio: size of a microbatch over the one that the numbers speak of.
+
+    Raises:
+        ConfigError: the profile is missing or does not fit, or a number is out of range.
+    """
+    if settings.file:
+        return profiled_cost(load_profile(Path(settings.file)), program)
+    return to_cost(settings).scaled(ratio)
 
 
 def to_request(settings: ScheduleSettings, ranks: int, cost: Cost) -> Request:

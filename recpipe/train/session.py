@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from recpipe.train.evaluate import score_split
 from recpipe.train.failures import traces_in
 from recpipe.train.interrupt import Interruption
 from recpipe.train.launch import fail_now
-from recpipe.train.launch_local import note_run_dir, restarted_run
+from recpipe.train.launch_local import note_run_dir, restarted_run, worker_folder
 from recpipe.train.loop import TrainingLoop
 from recpipe.train.metrics import evaluate
+from recpipe.train.profile import measure_profile
 from recpipe.train.report import Reporter, one_line
 from recpipe.train.resume import Source, changed_settings, check_data, find_source, place_run
 from recpipe.train.run_dir import make_run_dir
@@ -54,7 +56,8 @@ def run_train(cfg: Any) -> int:
         check_data(source, job.dataset, cfg.resume_allow_grow)
     folder = make_run_dir(cfg, "train", groups, step)
     note_run_dir(folder)
-    with traces_in(folder, groups.rank), Interruption(groups.rank == 0) as interruption:
+    traces = traces_in(folder, groups.rank) if worker_folder() is None else nullcontext()
+    with traces, Interruption(groups.rank == 0) as interruption:
         loop = TrainingLoop(job, folder, to_yaml(cfg), source, interruption)
         with Watchdog(groups.rank, groups.world, cfg.launch.watchdog_seconds, lambda: job.trainer.step, fail_now):
             _train(loop, started)
@@ -128,6 +131,17 @@ def run_eval(cfg: Any) -> int:
             Path(cfg.output).write_text("".join(f"{score:.9g}\n" for score in scores))
             logger.info("wrote %d scores to %s", len(scores), cfg.output)
         logger.info(json.dumps({"split": cfg.split, "checkpoint": str(folder), "world_size": groups.world, **report}))
+    _stop()
+    return 0
+
+
+def run_profile(cfg: Any) -> int:
+    """Measures the configured model on the ranks there are; rank 0 writes the file."""
+    groups = _start(cfg.launch)
+    profile = measure_profile(cfg, groups)
+    if groups.rank == 0:
+        profile.save(Path(cfg.output))
+        logger.info("wrote %s; use it with: recpipe simulate cost=profiled cost.file=%s", cfg.output, cfg.output)
     _stop()
     return 0
 

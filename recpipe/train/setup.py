@@ -54,6 +54,7 @@ class Job:
     mesh: Mesh
     place: Place
     program: Program
+    partition: Partition
     traffic: Traffic
     dataset: Dataset
     model: Model
@@ -111,7 +112,7 @@ def build_job(cfg: Any, groups: Groups) -> Job:
     forward = Executor(order.forward_only(), place, tables, stages, channels, None, cfg.seed)
     executor = Executor(order, place, tables, stages, channels, updates, cfg.seed)
     trainer = Trainer(model, tables, forward, executor, updates)
-    return Job(cfg, groups, mesh, place, program, traffic, dataset, model, tables, trainer)
+    return Job(cfg, groups, mesh, place, program, partition, traffic, dataset, model, tables, trainer)
 
 
 def build_scorer(cfg: Any, dataset: Dataset, groups: Groups) -> Scorer:

@@ -17,7 +17,7 @@ from recpipe.runtime.recorder import Recorder, Wait
 from recpipe.runtime.steady import Steady, from_zero, joined, measured_durations, predict, steady
 from recpipe.schedule.cost import Cost
 from recpipe.schedule.draw.pair import svg_pair
-from recpipe.schedule.settings import CostSettings, to_cost
+from recpipe.schedule.settings import CostSettings, cost_of
 from recpipe.schedule.timeline import Event, Timeline, chrome_trace
 from recpipe.train.config_text import as_record
 from recpipe.train.setup import Job
@@ -96,7 +96,7 @@ def _cost(job: Job, events: list[Event]) -> Cost:
     """What the prediction goes by: the configured costs, or durations of this very trace where those are no milliseconds."""
     settings = as_record(CostSettings, job.cfg.cost)
     if settings.unit == "ms":
-        return to_cost(settings)
+        return cost_of(settings, job.program)
     return replace(Cost(), measured=measured_durations(events), host="sync")
 
 

@@ -1,0 +1,141 @@
+"""What a machine was measured to take for a model, and the costs of any program that follow from it.
+
+Only numbers and arithmetic; `recpipe.train.profile` measures them. Times are milliseconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from recpipe.errors import ConfigError
+from recpipe.schedule.cost import Cost, Link
+from recpipe.schedule.ir import Program
+
+Line = tuple[float, float]
+"""Milliseconds of an action: a fixed part, and a part for each row of its microbatch."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A tower cut in a number of stages.
+
+    Args:
+        compute: lines by op and stage: ``F0``, ``B1``, ``I0``, ``W1``, ``OPT0``; rows do not matter for the last.
+        boundary: bytes of a row that cross the cut behind each stage.
+        weights: gradient bytes of each stage.
+    """
+
+    compute: dict[str, Line]
+    boundary: list[float]
+    weights: list[float]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Everything that was measured.
+
+    Args:
+        model, world, rows: of what: ranks, and rows of a replica in a step.
+        cuts: by number of stages.
+        tables: lines of table work and of issuing exchanges, by mesh (``1`` or ``2`` ranks a pipeline, as text), op and home
+            stage: ``EL0``, ``EU1``, ``ED0``, ``EG0``.
+        row_bytes: that one consumer receives in a step, its own share of the tables included.
+        first_use: share of the rows first needed by each of so many microbatches.
+        early: share of them that the step before does not touch.
+        alpha, bandwidth: of a link between ranks; bytes a millisecond.
+    """
+
+    model: str
+    world: int
+    rows: int
+    cuts: dict[str, Cut]
+    tables: dict[str, dict[str, Line]]
+    row_bytes: float
+    first_use: list[float]
+    early: float
+    alpha: float
+    bandwidth: float
+
+    def save(self, path: Path) -> None:
+        """Writes it as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=1))
+
+
+def load_profile(path: Path) -> Profile:
+    """Reads what `Profile.save` wrote.
+
+    Raises:
+        ConfigError: there is no such file, or it is not a profile.
+    """
+    try:
+        values: dict[str, Any] = json.loads(path.read_text())
+        values["cuts"] = {number: Cut(**cut) for number, cut in values["cuts"].items()}
+        return Profile(**values)
+    except OSError as error:
+        raise ConfigError(f"cost.file={path}: {error.strerror}; make one with: recpipe profile") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"cost.file={path}: not a profile as recpipe profile writes it now: {error}") from None
+
+
+def profiled_cost(profile: Profile, program: Program, link: Link | None = None) -> Cost:
+    """The costs of a program on the machine that was profiled.
+
+    Args:
+        link: other links than those that were measured.
+
+    Raises:
+        ConfigError: the tower was not profiled in so many stages, or not over so many ranks.
+    """
+    place = program.placement
+    cut = _found(profile.cuts, place.num_stages, "stages of the tower")
+    tables = _found(profile.tables, place.num_ranks, "ranks of a pipeline")
+    rows = profile.rows / (program.microbatches * place.num_replicas)
+    compute = {name: _at(line, rows) for name, line in cut.compute.items()}
+    table = {name: _at(line, rows) for name, line in tables.items()}
+    issued = ("ED", "PO", "EO", "EG")
+    boundary = [size * rows for size in cut.boundary]
+    largest = max(boundary, default=0.0) or 1.0
+    chosen = link or Link(profile.alpha, profile.bandwidth)
+    return Cost(
+        activation_bytes=largest,
+        cuts=tuple(size / largest for size in boundary),
+        weight_bytes=sum(cut.weights) / place.width,
+        weights=tuple(cut.weights),
+        near=chosen,
+        far=chosen,
+        route=2 * chosen.alpha,
+        row_bytes=profile.row_bytes / place.num_replicas,
+        first_use=_shares(profile.first_use, program.microbatches),
+        early=profile.early,
+        measured={**compute, **{name: time for name, time in table.items() if not name.startswith(issued)}},
+        issue={name: time for name, time in table.items() if name.startswith(issued)},
+        shared=True,
+        host="sync",
+    )
+
+
+def _found(known: Mapping[str, Any], number: int, what: str) -> Any:
+    if str(number) not in known:
+        raise ConfigError(f"cost.file: {number} {what} were not profiled, only {', '.join(known)}")
+    return known[str(number)]
+
+
+def _at(line: Line, rows: float) -> float:
+    return max(0.0, line[0] + line[1] * rows)
+
+
+def _shares(fine: Sequence[float], microbatches: int) -> tuple[float, ...]:
+    """First uses by another number of microbatches, from the curve of the finest that was measured."""
+    curve = [0.0, *accumulate(fine)]
+
+    def seen(part: float) -> float:
+        place = part * len(fine)
+        low = min(int(place), len(fine) - 1)
+        return curve[low] + (curve[low + 1] - curve[low]) * (place - low)
+
+    return tuple(seen((m + 1) / microbatches) - seen(m / microbatches) for m in range(microbatches))

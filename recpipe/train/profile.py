@@ -1,0 +1,156 @@
+"""``recpipe profile``: trains a few recorded steps in several meshes and cuts, and keeps what every action took."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import islice
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from omegaconf import OmegaConf
+
+from recpipe.comm import Groups
+from recpipe.runtime.recorder import Recorder
+from recpipe.schedule.ir import COMPUTE_OPS, Action, Op
+from recpipe.schedule.profile import Cut, Line, Profile
+from recpipe.train.feed import Feed
+from recpipe.train.reading import read_batches
+from recpipe.train.setup import Job, build_job
+
+logger = logging.getLogger(__name__)
+
+COARSE, FINE = 2, 8
+"""Microbatches of the two runs that a line is drawn through."""
+WARM_UP, STEPS = 4, 12
+_PER_MICROBATCH = (*COMPUTE_OPS, Op.EO, Op.EG)
+
+
+def measure_profile(cfg: Any, groups: Groups) -> Profile:
+    """Profiles the configured model and data on the ranks there are; collective, the same on every rank."""
+    cuts: dict[str, Cut] = {}
+    tables: dict[str, dict[str, Line]] = {}
+    finest: _Run | None = None
+    for stages in (p for p in range(1, groups.world + 1) if groups.world % p == 0):
+        for families in _families(stages):
+            runs = [_Run(cfg, groups, stages, family, m) for family in families for m in (COARSE, FINE)]
+            job = runs[0].job
+            cuts[str(job.place.placement.num_stages)] = _cut(runs, job)
+            tables.setdefault(str(stages), _lines(runs, lambda op: op.value.startswith(("E", "P"))))
+            finest = finest or runs[-1]
+    assert finest is not None
+    alpha, bandwidth = measure_link(groups)
+    first_use, early, row_bytes = finest.row_use()
+    rows = int(cfg.batch_size)
+    return Profile(cfg.model.name, groups.world, rows, cuts, tables, row_bytes, first_use, early, alpha, bandwidth)
+
+
+def _families(stages: int) -> list[list[str]]:
+    """For each number of stages that so many ranks can hold: families that run B, and I and W, on it."""
+    return [["1f1b"]] if stages == 1 else [["1f1b", "zb_h1"], ["interleaved", "zbv"]]
+
+
+class _Run:
+    """One recorded training of a few steps."""
+
+    def __init__(self, cfg: Any, groups: Groups, stages: int, family: str, microbatches: int) -> None:
+        settings = {"name": family, "microbatches": microbatches, "embedding": "ahead", "chunks": 2}
+        chosen = OmegaConf.merge(cfg, {"mesh": {"stages": stages, "replicas": None}, "schedule": settings})
+        self.job = job = build_job(chosen, groups)
+        recorder = Recorder(job.traffic, job.place, WARM_UP, WARM_UP + STEPS)
+        job.trainer.executor.recorder = recorder
+        feed = Feed(job.dataset.num_rows("train"), cfg.batch_size, job.mesh.replicas)
+        for _ in job.trainer.run(islice(read_batches(job, feed, 0), WARM_UP + STEPS + 1)):
+            pass
+        if groups.rank == 0:
+            logger.info("profiled %s, %d ranks a pipeline, %d microbatches", family, stages, microbatches)
+        self.rows = cfg.batch_size / microbatches
+        self.microbatches = microbatches
+        self._worked = _everywhere(groups, recorder.worked())
+        self._sent = _everywhere(groups, recorder.sent())
+
+    def medians(self) -> dict[tuple[Op, int], float]:
+        """Milliseconds by op and stage."""
+        found: dict[tuple[Op, int], list[float]] = defaultdict(list)
+        for action, milliseconds in self._worked:
+            found[action.op, action.stage].append(milliseconds)
+        return {key: median(values) for key, values in found.items()}
+
+    def row_use(self) -> tuple[list[float], float, float]:
+        """Share of the late rows by microbatch; share that is early; bytes a consumer's rows take in a step, all owners."""
+        late, early = [0.0] * self.microbatches, 0.0
+        for action, size in self._sent:
+            if action.op is Op.EO:
+                late[action.microbatch] += size
+            elif action.op is Op.PO:
+                early += size
+        remote = 1 - 1 / self.job.groups.world
+        total = sum(late) + early
+        if not total:
+            return [1 / self.microbatches] * self.microbatches, 0.0, 0.0
+        each = total / STEPS / self.job.place.num_consumers / remote
+        return [size / sum(late) for size in late], early / total, each
+
+
+def _cut(runs: list[_Run], job: Job) -> Cut:
+    size = torch.empty(0, dtype=job.tables.dtype).element_size()
+    partition = job.partition
+    boundary = [float(job.model.boundaries[part.stop].row_numel + 1) * size for part in partition[:-1]]
+    weights = [float(sum(p.numel() for b in part for p in job.model.blocks[b].parameters())) * size for part in partition]
+    return Cut(_lines(runs, lambda op: op in COMPUTE_OPS or op is Op.OPT), boundary, weights)
+
+
+def _lines(runs: list[_Run], wanted: Any) -> dict[str, Line]:
+    """A line for each op and stage: through two sizes of microbatch, or level where an action happens once a step."""
+    points: dict[tuple[Op, int], list[tuple[float, float]]] = defaultdict(list)
+    for run in runs:
+        for key, milliseconds in run.medians().items():
+            if wanted(key[0]):
+                points[key].append((run.rows, milliseconds))
+    return {f"{op}{stage}": _line(found, op in _PER_MICROBATCH) for (op, stage), found in points.items()}
+
+
+def _line(points: list[tuple[float, float]], slopes: bool) -> Line:
+    by_rows: dict[float, list[float]] = defaultdict(list)
+    for rows, milliseconds in points:
+        by_rows[rows].append(milliseconds)
+    (few, low), (many, high) = [(rows, sum(times) / len(times)) for rows, times in sorted(by_rows.items())]
+    if not slopes:
+        return (low + high) / 2, 0.0
+    slope = max(0.0, (high - low) / (many - few))
+    return max(0.0, low - slope * few), slope
+
+
+def _everywhere(groups: Groups, mine: list[tuple[Action, Any]]) -> Iterable[tuple[Action, Any]]:
+    if groups.world == 1:
+        return mine
+    everyone: list[Any] = [None] * groups.world
+    dist.all_gather_object(everyone, mine, group=groups.control)
+    return [one for part in everyone for one in part]
+
+
+def measure_link(groups: Groups, rounds: int = 7) -> tuple[float, float]:
+    """Latency in milliseconds and bandwidth in bytes a millisecond between ranks 0 and 1; collective."""
+    if groups.world == 1:
+        return 0.0, 1e9
+    small, large = torch.zeros(1), torch.zeros(1 << 20)
+    quick, slow = (min(_round_trip(groups, tensor) for _ in range(rounds)) / 2 for tensor in (small, large))
+    found = torch.tensor([quick * 1000, large.numel() * 4 / max(slow - quick, 1e-6) / 1000], dtype=torch.float64)
+    dist.broadcast(found, 0, group=groups.control)
+    alpha, bandwidth = found.tolist()
+    return alpha, bandwidth
+
+
+def _round_trip(groups: Groups, tensor: torch.Tensor) -> float:
+    start = time.perf_counter()
+    if groups.rank == 0:
+        dist.send(tensor, 1, group=groups.control)
+        dist.recv(tensor, 1, group=groups.control)
+    elif groups.rank == 1:
+        dist.recv(tensor, 0, group=groups.control)
+        dist.send(tensor, 0, group=groups.control)
+    return time.perf_counter() - start
