@@ -91,7 +91,7 @@ class Assigner:
             slopes: weights of the times.
             only: one exchange, where a table has a choice; empty for both.
         """
-        loads = Loads.empty(self.cluster)
+        loads = Loads(self.cluster)
         placed: dict[int, Chosen] = {}
         for index in sorted(range(len(self.tables)), key=lambda i: (-self.size(i), i)):
             placed[index] = self._least(self.tables[index], loads, slopes, only)
@@ -111,31 +111,28 @@ class Assigner:
             ranks = table.pinned or self._quiet(kind, loads, busy)
             loads.add(kind, ranks)
             value = (loads.shortfall(), self._guess(loads, slopes), kind.num_shards)
-            loads.add(kind, ranks, -1.0)
+            loads.add(kind, ranks, -1)
             if best is None or value < best[0]:
                 best = (value, (kind, () if kind.replicated else ranks))
         assert best is not None
         return best[1]
 
     def _busy(self, loads: Loads, slopes: TableTimes) -> np.ndarray:
-        """Weighted milliseconds of each rank; a full one counts as endlessly busy."""
-        exchange = self.cluster.exchange_by_rank(loads.own + loads.own_pooled)
-        busy = (
-            slopes.lookup * loads.lookup_by_rank() + slopes.update * loads.update_by_rank() + slopes.exchange * exchange
-        )
-        room = np.maximum(self.cluster.free - loads.used(), 1.0)
-        return busy + 1e-6 * loads.memory / (room + loads.memory)
+        """Weighted seconds of each rank; among equals the emptier one is less busy."""
+        rows, pooled, _, lookup, update = loads.phases()
+        busy = slopes.lookup * lookup + slopes.update * update + slopes.exchange * (rows + pooled)
+        return busy + 1e-9 * loads.data[5] / self.cluster.free.clip(min=1.0)
 
     def _guess(self, loads: Loads, slopes: TableTimes) -> float:
         """Weighted times, with half of the mean load so that an early table does not hide behind a larger one."""
-        worst = sum(a * b for a, b in zip(slopes, loads.times(), strict=True))
-        mean = slopes.lookup * loads.lookup_by_rank().mean() + slopes.update * loads.update_by_rank().mean()
-        return worst + 500 * float(mean)
+        phases = loads.phases()
+        mean = slopes.lookup * phases[3].mean() + slopes.update * phases[4].mean()
+        return weighted(loads.joined(phases.max(axis=1)), slopes) + 500 * float(mean)
 
     def _quiet(self, kind: Kind, loads: Loads, busy: np.ndarray) -> tuple[int, ...]:
         """Ranks for a kind: the least busy with room, or the least busy node."""
         room = self.cluster.free - loads.used()
-        need = float((kind.held + kind.state + kind.moving).max())
+        need = float(kind.packed[5].max())
         cost = busy + np.where(room < need, 1e9, 0.0)
         return next(self._places(kind, cost))
 
@@ -205,13 +202,13 @@ class Assigner:
     def _move(self, old: Chosen, loads: Loads, index: int, slopes: TableTimes) -> tuple[Chosen, int]:
         """The place of one table with the least smooth load, which is in `loads` afterwards; and places looked at."""
         before = (loads.shortfall(), self._smooth(loads, slopes))
-        loads.add(*old, -1.0)
+        loads.add(*old, -1)
         best, looked = old, 0
         for option in self._options(index, self._busy(loads, slopes)):
             looked += 1
             loads.add(*option)
             value = (loads.shortfall(), self._smooth(loads, slopes))
-            loads.add(*option, -1.0)
+            loads.add(*option, -1)
             if value < (before[0] * (1 - _SLACK), before[1] * (1 - 1e-6)):
                 best, before = option, value
         loads.add(*best)
@@ -228,16 +225,10 @@ class Assigner:
 
     def _smooth(self, loads: Loads, slopes: TableTimes) -> float:
         """The weighted times with a power mean in place of every maximum, milliseconds."""
-        cluster, pooled = self.cluster, 0.0
-        if loads.num_pooled:
-            pooled = _mean(cluster.exchange_by_rank(loads.own_pooled)) + cluster.alpha
-        route = loads.dedup * cluster.dedup_time + _mean(cluster.exchange_by_rank(loads.ids))
-        return 1e3 * (
-            slopes.route * route
-            + slopes.lookup * (_mean(loads.lookup_by_rank()) + pooled)
-            + slopes.exchange * _mean(cluster.exchange_by_rank(loads.own))
-            + slopes.update * (_mean(loads.update_by_rank()) + pooled + loads.reduce)
-        )
+        phases = loads.phases()
+        top = phases.max(axis=1).clip(min=1e-30)
+        means = top * ((phases / top[:, None]) ** _POWER).mean(axis=1) ** (1 / _POWER)
+        return weighted(loads.joined(means), slopes)
 
     def _settle(self, best: Assignment, effort: int, stop: Stop) -> Assignment:
         """Single moves by the step itself, until none helps or the effort is used up."""
@@ -247,12 +238,12 @@ class Assigner:
             loads = add_all(self.cluster, best.chosen)
             for index in self._order(best.chosen, loads, self.model.slopes(best.times)):
                 old = best.chosen[index]
-                loads.add(*old, -1.0)
+                loads.add(*old, -1)
                 for option in self._options(index, self._busy(loads, _ALIKE)):
                     left -= 1
                     loads.add(*option)
                     better = self._faster(best, loads, index, option)
-                    loads.add(*option, -1.0)
+                    loads.add(*option, -1)
                     best, moved = better or best, moved or better is not None
                 loads.add(*best.chosen[index])
                 if left <= 0 or stop():
@@ -272,7 +263,6 @@ class Assigner:
         return Assignment(chosen, times, step, short)
 
 
-def _mean(values: np.ndarray) -> float:
-    """Power mean, near to the maximum."""
-    top = float(values.max(initial=0.0))
-    return top * float(((values / top) ** _POWER).mean()) ** (1 / _POWER) if top > 0 else 0.0
+def weighted(times: TableTimes, slopes: TableTimes) -> float:
+    """Milliseconds by which the times lengthen a step, to first order."""
+    return sum(a * b for a, b in zip(times, slopes, strict=True))

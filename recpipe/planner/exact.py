@@ -20,6 +20,7 @@ from recpipe.planner.step_time import TableTimes
 from recpipe.planner.table_costs import Kind
 
 _MOST_PLACES = 64
+_MOST_TABLES, _MOST_RANKS = 12, 16
 _SLACK = 1e-9
 
 
@@ -90,8 +91,8 @@ class Rest:
             a + b for a, b in zip(before, (self.dedup, self.pool, self.unpool), strict=True)
         )
         times = loads.times()
-        lookup = (float(loads.gather.sum()) + self.gather + consumers * loads.pool) / rate * 1e3
-        update = (float(loads.update.sum()) + self.update + consumers * loads.unpool) / rate * 1e3
+        lookup = (float(loads.data[3].sum()) + self.gather + consumers * loads.pool) / rate * 1e3
+        update = (float(loads.data[4].sum()) + self.update + consumers * loads.unpool) / rate * 1e3
         loads.dedup, loads.pool, loads.unpool = before
         return TableTimes(times.route, max(times.lookup, lookup), times.exchange, max(times.update, update))
 
@@ -109,8 +110,10 @@ def options_of(table: Table, world: int, local: int) -> list[Chosen]:
 
 
 def num_assignments(tables: Sequence[Table], problem: Problem) -> float:
-    """Whole assignments there are; infinite where a table has places that are not tried."""
-    counts = [len(options_of(table, problem.topology.world, problem.topology.local_size)) for table in tables[:32]]
+    """Whole assignments there are; infinite where they are hopelessly many."""
+    if len(tables) > _MOST_TABLES or problem.topology.world > _MOST_RANKS:
+        return math.inf
+    counts = [len(options_of(table, problem.topology.world, problem.topology.local_size)) for table in tables]
     return math.prod(float(count) for count in counts) if all(counts) else math.inf
 
 
@@ -136,7 +139,7 @@ class Exact:
     def run(self, limit: float) -> tuple[Assignment | None, bool]:
         """The best assignment that fits and beats `limit` milliseconds, if any; and whether that is proven."""
         self.limit = limit
-        self._branch(0, Loads.empty(self.cluster), [])
+        self._branch(0, Loads(self.cluster), [])
         return self.best, self.complete
 
     def _alike_from(self) -> int:
@@ -174,7 +177,7 @@ class Exact:
 
     def _promising(self, depth: int, loads: Loads) -> Iterator[Chosen]:
         """Options with the least loaded ranks first."""
-        busy = loads.gather + loads.update
+        busy = loads.data[3] + loads.data[4]
         return iter(sorted(self.options[depth], key=lambda one: float(busy[list(one[1])].max()) if one[1] else 0.0))
 
     def _mark(self, depth: int, loads: Loads, option: Chosen) -> tuple[object, ...]:
@@ -194,9 +197,8 @@ class Exact:
         return (self._signature(loads, rank), tuple(around))
 
     def _signature(self, loads: Loads, rank: int) -> tuple[float, ...]:
-        arrays = (loads.own, loads.own_pooled, loads.ids, loads.gather, loads.update, loads.memory)
         fixed = (self.cluster.free[rank], self.cluster.is_consumer[rank], self.cluster.gather_rate[rank])
-        return tuple(float(array[rank]) for array in arrays) + tuple(map(float, fixed))
+        return (*loads.data[:, rank].tolist(), *map(float, fixed))
 
     def _may_win(self, depth: int, loads: Loads) -> bool:
         if loads.shortfall() > 0:

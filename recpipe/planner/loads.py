@@ -41,11 +41,6 @@ class Cluster:
         return flags
 
     @cached_property
-    def peers(self) -> np.ndarray:
-        """Consumers on the node of each rank."""
-        return np.bincount(self.node, self.is_consumer)[self.node]
-
-    @cached_property
     def gather_rate(self) -> np.ndarray:
         return np.array([group.gather for group in self.topology.rank_groups])
 
@@ -54,19 +49,30 @@ class Cluster:
         """Seconds a lookup at the slowest consumer."""
         return max(self.topology.rank_groups[rank].dedup for rank in self.consumers)
 
-    def exchange_seconds(self, own: np.ndarray) -> float:
-        """An all-to-all in which rank r sends ``own[r]`` bytes to every consumer: its busiest link, either way."""
-        return float(self.exchange_by_rank(own).max(initial=0.0))
+    @cached_property
+    def _send(self) -> np.ndarray:
+        """Seconds of the busier of its links for a byte that a rank sends to each consumer."""
+        peers = np.bincount(self.node, self.is_consumer)[self.node]
+        near = (peers - self.is_consumer) / self.topology.near.bandwidth
+        return np.maximum(near, (len(self.consumers) - peers) / self.topology.far.bandwidth)
+
+    @cached_property
+    def _node_starts(self) -> np.ndarray:
+        return np.searchsorted(self.node, np.arange(self.topology.num_nodes))
 
     def exchange_by_rank(self, own: np.ndarray) -> np.ndarray:
-        """Seconds of the busiest link of each rank."""
-        near, far = self.topology.near.bandwidth, self.topology.far.bandwidth
-        by_node = np.bincount(self.node, own)[self.node]
-        sent_near = own * (self.peers - self.is_consumer) / near
-        sent_far = own * (len(self.consumers) - self.peers) / far
-        got_near = self.is_consumer * (by_node - own) / near
-        got_far = self.is_consumer * (own.sum() - by_node) / far
-        return np.maximum(np.maximum(sent_near, sent_far), np.maximum(got_near, got_far))
+        """Seconds of the busiest link of each rank in an all-to-all where rank r sends ``own[r]`` bytes to every consumer.
+
+        Args:
+            own: ranks, or exchanges x ranks.
+        """
+        if self.topology.num_nodes == 1:
+            got = (own.sum(axis=-1, keepdims=True) - own) / self.topology.near.bandwidth
+        else:
+            by_node = np.add.reduceat(own, self._node_starts, axis=-1)
+            far = (by_node.sum(axis=-1, keepdims=True) - by_node)[..., self.node] / self.topology.far.bandwidth
+            got = np.maximum((by_node[..., self.node] - own) / self.topology.near.bandwidth, far)
+        return np.maximum(own * self._send, got * self.is_consumer)
 
     @cached_property
     def alpha(self) -> float:
@@ -82,86 +88,82 @@ class Cluster:
         return 2 * (world - 1) / world * num_bytes / tier.bandwidth + self.alpha
 
 
-@dataclass
 class Loads:
-    """What the tables placed so far ask of each rank (arrays), and of every consumer (numbers)."""
+    """What the tables placed so far ask of each rank (`data`), and of every consumer (numbers).
 
-    cluster: Cluster
-    own: np.ndarray
-    own_pooled: np.ndarray
-    ids: np.ndarray
-    gather: np.ndarray
-    update: np.ndarray
-    memory: np.ndarray
-    dedup: float = 0.0
-    pool: float = 0.0
-    unpool: float = 0.0
-    reduce: float = 0.0
-    consumer_memory: float = 0.0
-    num_pooled: int = 0
+    Args:
+        cluster: the machines.
+        data: rows by window, rows pooled, ids, gather, update, memory: 6 x ranks, as `Kind.packed`.
+    """
 
-    @classmethod
-    def empty(cls, cluster: Cluster) -> Loads:
-        own, own_pooled, ids, gather, update, memory = np.zeros((6, cluster.topology.world))
-        return cls(cluster, own, own_pooled, ids, gather, update, memory)
+    def __init__(self, cluster: Cluster, data: np.ndarray | None = None) -> None:
+        self.cluster = cluster
+        self.data = np.zeros((6, cluster.topology.world)) if data is None else data
+        self.dedup = self.pool = self.unpool = self.reduce = self.consumer_memory = 0.0
+        self.num_pooled = 0
 
     def copy(self) -> Loads:
-        """Independent arrays."""
-        names = ("own", "own_pooled", "ids", "gather", "update", "memory")
-        values = {**self.__dict__, **{name: getattr(self, name).copy() for name in names}}
-        return Loads(**values)
+        """Independent of this one."""
+        other = Loads(self.cluster, self.data.copy())
+        for name in ("dedup", "pool", "unpool", "reduce", "consumer_memory", "num_pooled"):
+            setattr(other, name, getattr(self, name))
+        return other
 
-    def add(self, kind: Kind, ranks: Sequence[int], sign: float = 1.0) -> None:
-        """Place `kind` on `ranks`, or take it away with ``sign=-1``."""
+    @property
+    def own(self) -> np.ndarray:
+        """Bytes of rows that each rank sends to every consumer, of both exchanges."""
+        return self.data[0] + self.data[1]
+
+    @property
+    def ids(self) -> np.ndarray:
+        return self.data[2]
+
+    def add(self, kind: Kind, ranks: Sequence[int], sign: int = 1) -> None:
+        """Place `kind` on `ranks` (all different), or take it away with ``sign=-1``."""
         if kind.replicated:
-            self._add_replicated(kind, sign)
+            gather, update, memory = kind.packed[3:, 0]
+            self.data[3] += sign * gather * self.cluster.is_consumer
+            self.data[4] += sign * update
+            self.data[5] += sign * memory
+            self.reduce += sign * self.cluster.all_reduce_seconds(kind.reduced)
+        elif len(ranks) == 1:
+            self.data[:, ranks[0]] += sign * kind.packed[:, 0]
         else:
-            at = np.asarray(ranks)
-            target = self.own_pooled if kind.exchange == "pooled" else self.own
-            for array, values in (
-                (target, kind.own),
-                (self.ids, kind.ids),
-                (self.gather, kind.gather),
-                (self.update, kind.update),
-                (self.memory, kind.held + kind.state + kind.moving),
-            ):
-                np.add.at(array, at, sign * values)
-        self.num_pooled += int(sign) * (kind.exchange == "pooled")
+            self.data[:, list(ranks)] += sign * kind.packed
+        self.num_pooled += sign * (kind.exchange == "pooled")
         self.dedup += sign * kind.dedup
         self.pool += sign * kind.pool
         self.unpool += sign * kind.unpool
         self.consumer_memory += sign * kind.consumer_held
 
-    def _add_replicated(self, kind: Kind, sign: float) -> None:
-        self.gather += sign * kind.gather[0] * self.cluster.is_consumer
-        self.update += sign * kind.update[0]
-        self.memory += sign * (kind.held[0] + kind.state[0] + kind.moving[0])
-        self.reduce += sign * self.cluster.all_reduce_seconds(kind.reduced)
+    def phases(self) -> np.ndarray:
+        """Seconds of each rank: exchange by window, pooled exchange, ids, lookup, update: 5 x ranks."""
+        exchange = self.cluster.exchange_by_rank(self.data[:3])
+        return np.concatenate([exchange, [self.lookup_by_rank(), self.update_by_rank()]])
 
     def times(self) -> TableTimes:
         """Milliseconds of the rank that takes longest."""
-        cluster = self.cluster
-        lookup, update = self.lookup_by_rank(), self.update_by_rank()
-        pooled = cluster.exchange_seconds(self.own_pooled) + cluster.alpha if self.num_pooled else 0.0
-        route = 2 * cluster.alpha + self.dedup * cluster.dedup_time + cluster.exchange_seconds(self.ids)
-        return TableTimes(
-            route * 1e3,
-            float(lookup.max() + pooled) * 1e3,
-            cluster.exchange_seconds(self.own) * 1e3,
-            float(update.max() + pooled + self.reduce) * 1e3,
-        )
+        return self.joined(self.phases().max(axis=1))
+
+    def joined(self, phases: np.ndarray) -> TableTimes:
+        """The four times, milliseconds, from one number for each of `phases`."""
+        rows, pooled, ids, lookup, update = phases.tolist()
+        alpha = self.cluster.alpha
+        sent = pooled + alpha if self.num_pooled else 0.0
+        route = 2 * alpha + self.dedup * self.cluster.dedup_time + ids
+        return TableTimes(route * 1e3, (lookup + sent) * 1e3, rows * 1e3, (update + sent + self.reduce) * 1e3)
 
     def lookup_by_rank(self) -> np.ndarray:
         """Seconds of gathering and pooling."""
-        return (self.gather + self.pool * self.cluster.is_consumer) / self.cluster.gather_rate
+        return (self.data[3] + self.pool * self.cluster.is_consumer) / self.cluster.gather_rate
 
     def update_by_rank(self) -> np.ndarray:
         """Seconds of unpooling and updating."""
-        return (self.update + self.unpool * self.cluster.is_consumer) / self.cluster.gather_rate
+        return (self.data[4] + self.unpool * self.cluster.is_consumer) / self.cluster.gather_rate
 
     def used(self) -> np.ndarray:
         """Bytes on each rank."""
-        return self.memory + self.consumer_memory * self.cluster.is_consumer
+        return self.data[5] + self.consumer_memory * self.cluster.is_consumer
 
     def shortfall(self) -> float:
         """Bytes missing on the fullest rank; 0 when everything fits."""
@@ -170,7 +172,7 @@ class Loads:
 
 def add_all(cluster: Cluster, chosen: Sequence[Chosen]) -> Loads:
     """Loads of a whole assignment."""
-    loads = Loads.empty(cluster)
+    loads = Loads(cluster)
     for kind, ranks in chosen:
         loads.add(kind, ranks)
     return loads

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -43,9 +43,11 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 Seed = Callable[[Problem, Shape, Sequence[Table]], "tuple[Chosen, ...] | None"]
 """A whole assignment from elsewhere, or None where it has none for this shape."""
-_POLISHED = 4
+_POLISHED, _NEAR = 3, 1.2
 _SMALL = 2e5
 """Assignments of tables up to which the exact search is tried."""
+_SEVERAL_STARTS = 8192
+"""Tables times ranks up to which each exchange alone is tried as a start, too."""
 _EVEN = TableTimes(1.0, 1.0, 2.0, 1.0)
 
 
@@ -83,7 +85,7 @@ class Found:
         best: the plan, or the attempt that misses fewest bytes.
         rated: every choice that was looked at, best first.
         named: for each seed of the caller, the best design for exactly those tables.
-        bound: no plan in the scope is faster than this, milliseconds.
+        bound: no plan with one of the designs that were simulated, or given up for their compute, is faster; milliseconds.
         proven: the best is as fast as any plan in the scope.
         looked: designs considered.
         timed_out: the time box ended the search.
@@ -135,6 +137,7 @@ class _Search:
     named: dict[str, Rated] = field(default_factory=dict)
     rated: list[Rated] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
+    fastest: float = math.inf
     timed_out: bool = False
 
     def run(self) -> Found:
@@ -144,8 +147,7 @@ class _Search:
         if not usable:
             notes = "; ".join(dict.fromkeys(one.note for one in self.rated)) or "the scope is empty"
             raise ScheduleError(f"no schedule can run here: {notes}")
-        for one in self._best_first(usable)[:_POLISHED]:
-            self._polish(one)
+        self._polish()
         proven = self._exhaust(names)
         ordered = self._best_first(self.rated)
         best = ordered[0]
@@ -169,28 +171,53 @@ class _Search:
 
     def _limit(self) -> float:
         """Step of the best plan that fits."""
-        return min((one.step for one in self.rated if one.score[0] == 0), default=math.inf)
+        return self.fastest
 
     # Survey
 
     def _survey(self, names: Sequence[Choice]) -> None:
-        """Rates every choice whose compute alone does not make it slower than the best."""
+        """Rates every choice that may win: each with the first way for rows to travel, the close ones with the others."""
         bounded: list[tuple[float, int, Choice]] = []
         for number, choice in enumerate(names):
             try:
                 bounded.append((self._compute_bound(choice), number, choice))
             except ScheduleError as error:
-                self.rated.append(Rated(choice, None, None, note=str(error)))
+                self._add(Rated(choice, None, None, note=str(error)))
         bounded.sort()
-        for done, (bound, _, choice) in enumerate(bounded):
-            if bound >= self._limit() or (self._stop() and self.rated_any):
-                self.bounds.append(bound)
-                note = "its compute alone takes longer" if bound >= self._limit() else "not reached in the time box"
-                self.rated.append(Rated(choice, None, None, note=note))
-                continue
-            self._rate(choice)
+        first = self.problem.scope.modes[0]
+        for done, (bound, _, choice) in enumerate(one for one in bounded if one[2].mode == first):
+            self._consider(choice, bound)
             if done % 16 == 0:
-                self.progress(f"{done + 1} of {len(bounded)} designs, best step {self._limit():.4g} ms")
+                self.progress(f"{done + 1} designs, best step {self._limit():.4g} ms")
+        near = self._limit() * _NEAR
+        steps = {one.choice: one.step for one in self.rated if one.assignment is not None}
+        for bound, _, choice in bounded:
+            if choice.mode == first:
+                continue
+            if steps.get(replace(choice, mode=first), math.inf) <= near or near == math.inf:
+                self._consider(choice, bound)
+            else:
+                self._add(Rated(choice, None, None, note=f"far from the best with {first} already"))
+
+    def _consider(self, choice: Choice, bound: float) -> None:
+        """Rates a choice unless its tower and updates alone make it slower than the best."""
+        if bound < self._limit() and not (self._stop() and self.rated_any):
+            bound += self._least(choice).update
+        if bound >= self._limit():
+            self._drop(choice, bound, "its compute alone takes longer")
+        elif self._stop() and self.rated_any:
+            self._drop(choice, bound, "not reached in the time box")
+        else:
+            self._rate(choice)
+
+    def _drop(self, choice: Choice, bound: float, note: str) -> None:
+        self.bounds.append(bound)
+        self._add(Rated(choice, None, None, note=note))
+
+    def _add(self, one: Rated) -> None:
+        self.rated.append(one)
+        if one.score[0] == 0:
+            self.fastest = min(self.fastest, one.step)
 
     def _compute_bound(self, choice: Choice, cut: Partition | None = None) -> float:
         """Milliseconds that the tower alone takes, at least. Raises ScheduleError for what cannot be cut."""
@@ -200,14 +227,13 @@ class _Search:
         each = choice.microbatches / place.num_replicas
         busy = max(sum(stage[s].sum() for _, s in slots) for slots in place.slots) * each * 1e3
         chain = _round_trip(stage, each) * 1e3 if place.num_stages == choice.stages else 0.0
-        least = self._least(choice)
-        return max(busy + least.lookup, chain) + least.update
+        return max(busy, chain)
 
     def _rate(self, choice: Choice, cut: Partition | None = None) -> None:
         try:
             design = make_design(self.problem, choice, cut)
         except ScheduleError as error:
-            self.rated.append(Rated(choice, None, None, note=str(error)))
+            self._add(Rated(choice, None, None, note=str(error)))
             return
         model = design.model()
         cluster = cluster_of(self.problem, design)
@@ -220,7 +246,7 @@ class _Search:
                 self.named[start.name] = one
             best = one if best is None or one.score < best.score else best
         assert best is not None
-        self.rated.append(best)
+        self._add(best)
         self.bounds.append(model.step(self._least(choice)))
 
     def _least(self, choice: Choice) -> TableTimes:
@@ -229,7 +255,7 @@ class _Search:
         if consumers not in self.least:
             nothing = np.zeros(self.problem.topology.world)
             cluster = Cluster(self.problem.topology, consumers, nothing)
-            self.least[consumers] = Rest.of(self._tables(len(consumers)), cluster).times(Loads.empty(cluster))
+            self.least[consumers] = Rest.of(self._tables(len(consumers)), cluster).times(Loads(cluster))
         return self.least[consumers]
 
     def _assigner(self, design: Design, model: StepModel) -> Assigner:
@@ -262,7 +288,8 @@ class _Search:
 
     def _make_starts(self, design: Design, model: StepModel) -> Iterator[_Start]:
         assigner = self._assigner(design, model)
-        for name, only in (("greedy", ""), ("window", "window"), ("pooled", "pooled")):
+        small = len(assigner.tables) * assigner.world <= _SEVERAL_STARTS
+        for name, only in (("greedy", ""), ("window", "window"), ("pooled", "pooled"))[: 3 if small else 1]:
             yield self._start(name, assigner, assigner.greedy(_EVEN, only).chosen)
         shape = table_shape(self.problem, len(design.consumers))
         for name, seed in self.seeds.items():
@@ -277,29 +304,54 @@ class _Search:
 
     # Polish
 
-    def _polish(self, one: Rated) -> None:
-        """Local search from the two best starts of a design; keeps what is better."""
+    def _polish(self) -> None:
+        """Local search for the best design, and again where another one comes close; what it finds is tried on all designs."""
+        done: set[tuple[int, ...]] = set()
+        for _ in range(_POLISHED):
+            best = self._best_first([one for one in self.rated if one.assignment is not None])[0]
+            rest = [one for one in self.rated if one.design is not None and one.design.consumers not in done]
+            near = [one for one in rest if one.step <= best.step * _NEAR or best.score[0] > 0]
+            if not near or self._stop():
+                return
+            one = self._best_first(near)[0]
+            assert one.design is not None
+            done.add(one.design.consumers)
+            self._improve(one)
+            self.progress(f"{one.choice.label}: best step {self._limit():.4g} ms after polishing")
+
+    def _improve(self, one: Rated) -> None:
+        """Local search from the two best starts of a design; its tables are then tried on the others with these consumers."""
         assert one.design is not None and one.assignment is not None
-        if self._stop():
-            return
         model = one.design.model()
         assigner = self._assigner(one.design, model)
-        slopes = model.slopes(one.assignment.times)
-        starts = [one.assignment, assigner.greedy(slopes)]
-        starts += [assigner.rate(start.chosen) for start in self._starts(one.design, model)]
+        starts = [one.assignment, assigner.greedy(model.slopes(one.assignment.times))]
+        starts += [assigner.rate(start.chosen) for start in self.starts[one.design.consumers]]
         starts.sort(key=lambda start: start.score)
         effort = self.problem.scope.effort
-        for start in starts[:2]:
-            better = assigner.improve(start, effort, self._stop)
-            if better.score < one.score:
-                one = Rated(one.choice, one.design, better, "searched")
-        self._keep(one)
-        self.progress(f"{one.choice.label}: {one.step:.4g} ms after polishing")
+        better = min((assigner.improve(start, effort, self._stop) for start in starts[:2]), key=lambda a: a.score)
+        start = self._start("searched", assigner, better.chosen)
+        self.starts[one.design.consumers].append(start)
+        for other in list(self.rated):
+            if (
+                other.design is not None
+                and other.design.consumers == one.design.consumers
+                and (other.score[0] > 0 or other.step <= one.step * _NEAR)
+            ):
+                self._try(other, start)
+
+    def _try(self, one: Rated, start: _Start) -> None:
+        """Keeps other tables for a design where they are better."""
+        assert one.design is not None
+        shortfall = max(0.0, float((start.used - cluster_of(self.problem, one.design).free).max()))
+        model = one.design.model()
+        assignment = Assignment(start.chosen, start.times, model.step(start.times), shortfall)
+        if assignment.score < one.score:
+            self._keep(Rated(one.choice, one.design, assignment, start.name))
 
     def _keep(self, one: Rated) -> None:
         """Puts a better rating of a choice in the place of the old one."""
         self.rated = [old for old in self.rated if old.choice != one.choice]
-        self.rated.append(one)
+        self._add(one)
 
     # Exact
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -24,6 +25,8 @@ STATE_ROW = {"rowwise_adagrad": 1}
 _POOLED_ID_BYTES, _LENGTH_BYTES = 12, 4
 _LINE = 64
 """Bytes of a cache line: a narrower piece of a row costs as much."""
+_MANY_RANKS = 64
+"""Above this columns are cut in powers of 4, not of 2."""
 _COLUMN_CUTS = ("column_wise", "table_column_wise", "grid")
 
 
@@ -81,6 +84,14 @@ class Kind:
     unpool: float
     reduced: float
     consumer_held: float
+
+    @cached_property
+    def packed(self) -> np.ndarray:
+        """Rows by window, rows pooled, ids, gather, update, memory: 6 x shards."""
+        nothing = np.zeros(self.num_shards)
+        pooled = self.exchange == "pooled"
+        rows = (nothing, self.own) if pooled else (self.own, nothing)
+        return np.stack([*rows, self.ids, self.gather, self.update, self.held + self.state + self.moving])
 
     @property
     def num_shards(self) -> int:
@@ -140,14 +151,14 @@ def _pooled_runs(demand: Demand, shape: Shape, sharding: str, rows: int, cols: i
 def _grids(demand: Demand, shape: Shape, allowed: Allowed) -> Iterator[tuple[str, int, int]]:
     """(sharding type, row blocks, column blocks) of each type that a machine of this shape has."""
     world, local, units = shape.world, shape.local_size, max(demand.spec.dim // 4, 1)
-    nodes = world // local
+    nodes, step = world // local, 1 if world <= _MANY_RANKS else 2
     grids: dict[str, list[tuple[int, int]]] = {
         "table_wise": [(1, 1)],
         "row_wise": [(world, 1)] if world > 1 else [],
-        "column_wise": [(1, c) for c in _powers(min(world, units))],
+        "column_wise": [(1, c) for c in _powers(min(world, units), step)],
         "table_row_wise": [(local, 1)] if local > 1 and nodes > 1 else [],
-        "table_column_wise": [(1, c) for c in _powers(min(local, units))] if nodes > 1 else [],
-        "grid": [(local, c) for c in _powers(min(nodes, units))] if local > 1 else [],
+        "table_column_wise": [(1, c) for c in _powers(min(local, units), step)] if nodes > 1 else [],
+        "grid": [(local, c) for c in _powers(min(nodes, units), step)] if local > 1 else [],
         "replicated": [(1, 1)],
     }
     for sharding in allowed.sharding:
@@ -164,9 +175,9 @@ def _pinned_grid(sharding: str, ranks: int, local: int) -> tuple[str, int, int]:
     return (sharding, ranks, 1) if by_rows else (sharding, 1, 1 if sharding == "table_wise" else ranks)
 
 
-def _powers(most: int) -> list[int]:
-    """2, 4, 8, ... up to `most`."""
-    return [2**k for k in range(1, most.bit_length()) if 2**k <= most]
+def _powers(most: int, step: int = 1) -> list[int]:
+    """2, 4, 8, ... up to `most`; with a step of 2 the powers of 4."""
+    return [2**k for k in range(step, most.bit_length(), step) if 2**k <= most]
 
 
 def column_widths(dim: int, parts: int, align: int) -> list[int]:

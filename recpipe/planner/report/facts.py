@@ -199,7 +199,7 @@ def _ranks(problem: Problem, rated: Rated, loads: Loads, memory: list[RankMemory
     width = design.place.num_ranks
     cost, per_step = design.cost, design.program.microbatches
     lookup, update = loads.lookup_by_rank() * 1e3, loads.update_by_rank() * 1e3
-    exchange = cluster.exchange_by_rank(loads.own + loads.own_pooled) * 1e3
+    exchange = cluster.exchange_by_rank(loads.own) * 1e3
     ids = cluster.exchange_by_rank(loads.ids) * 1e3
     shards = _shards(problem, rated.assignment.chosen)
     consumers = len(cluster.consumers)
@@ -226,7 +226,7 @@ def _ranks(problem: Problem, rated: Rated, loads: Loads, memory: list[RankMemory
                 "prefetch_ms": float(ids[rank]),
                 "table_ms": float(lookup[rank] + update[rank] + 2 * exchange[rank] + ids[rank]),
                 "input_mb": float(loads.ids[rank]) * consumers / 1e6,
-                "output_mb": float(loads.own[rank] + loads.own_pooled[rank]) * consumers / 1e6,
+                "output_mb": float(loads.own[rank]) * consumers / 1e6,
                 "shards": shards[rank],
             }
         )

@@ -35,7 +35,7 @@ def head(facts: dict[str, Any]) -> str:
     ]
     if search:
         proof = (
-            "no plan in this scope is faster" if search["proven"] else f"at most {search['gap']:.1%} above the bound"
+            "no plan in this scope is faster" if search["proven"] else f"at most {search['gap']:.1%} above their bound"
         )
         late = ", ended by the time box" if search["timed_out"] else ""
         lines.append(
