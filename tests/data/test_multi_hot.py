@@ -115,6 +115,12 @@ def test_export_and_import_keep_every_id(prepared: Path, tmp_path: Path) -> None
         assert file.read_bytes() == (again / file.name).read_bytes(), file.name
 
 
+def test_the_recipe_has_mlperfs_sizes(prepared: Path, tmp_path: Path) -> None:
+    assert main(["data", "export", str(prepared), f"npy_dir={tmp_path / 'days'}", "data=mlperf"]) == 0
+    sizes = [one.shape[1] for one in map_npz(tmp_path / "days" / "day_0_sparse_multi_hot.npz").values()]
+    assert len(sizes) == 26 and sum(sizes) == 214 and sizes[20] == 100
+
+
 def test_files_of_numpy_are_read_whole_days_in_halves(tmp_path: Path) -> None:
     """As MLPerf's script writes them; the shards hold fewer rows than a day."""
     ids = [np.random.default_rng(n).integers(0, 9, (11, size), dtype=np.int32) for n, size in enumerate(SIZES)]
