@@ -78,7 +78,7 @@ def record(error: Exception, rank: int, folder: Path) -> Failure:
 def keep_traces(folder: Path, target: Path) -> Path:
     """Copies what workers left under `folder` below `target`, beside what earlier failures left; gives where it lies."""
     target.mkdir(parents=True, exist_ok=True)
-    kept = target / f"{len(list(target.iterdir()))}"
+    kept = target / f"attempt-{sum(path.is_dir() for path in target.iterdir())}"
     shutil.copytree(folder, kept)
     for path in kept.glob("rank*.json"):
         saved = json.loads(path.read_text())
@@ -88,7 +88,10 @@ def keep_traces(folder: Path, target: Path) -> Path:
 
 @contextmanager
 def traces_in(folder: Path, rank: int) -> Iterator[None]:
-    """Leaves the trace of an unexpected error in a run directory; the error knows where (`trace_file`)."""
+    """Leaves the trace of an unexpected error in a run directory; the error knows where (`trace_file`).
+
+    For workers whose launcher does not collect traces by itself.
+    """
     try:
         yield
     except Exception as error:
@@ -113,10 +116,11 @@ def is_lost_peer(error: BaseException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """Kind, message and place of an unexpected error."""
+    """Kind, message, notes and place of an unexpected error."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return f"unexpected {type(error).__name__}: {str(error).strip()}{place}"
+    notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+    return f"unexpected {type(error).__name__}: {str(error).strip()}{notes}{place}"
 
 
 def to_error(failure: Failure) -> RecpipeError:

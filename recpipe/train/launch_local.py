@@ -32,7 +32,7 @@ LOOPBACK = "127.0.0.1"
 # A rank that lost a peer waits this long before it goes, so that the rank that failed is seen first.
 GRACE_SECONDS = 10.0
 # After a failure the others get this long to go by themselves; one that is stopped never does.
-_SHUTDOWN_SECONDS = 10
+_SHUTDOWN_SECONDS = 5
 _FOLDER, _RUN_DIR = "RECPIPE_WORKER_FOLDER", "run_dir"
 
 
@@ -171,7 +171,12 @@ def _worker_main(function: Callable[..., int], args: tuple[Any, ...]) -> int:
     folder = worker_folder()
     assert folder is not None
     try:
-        return int(function(*args))
+        code = int(function(*args))
+        launcher = multiprocessing.parent_process()
+        if launcher is not None and not launcher.is_alive():
+            # Nobody will take the result, and returning it would wait for that.
+            os._exit(code)
+        return code
     except Exception as error:
         failure = record(error, int(os.environ["RANK"]), folder)
         if failure.lost_peer:

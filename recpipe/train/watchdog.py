@@ -75,7 +75,7 @@ class Watchdog:
         self._store = store
         self._main = threading.main_thread().ident
         self._over = threading.Event()
-        self._calls: tuple[Any, ...] = ()
+        self._seen: tuple[int, tuple[Any, ...]] = (-1, ())
         self._since = time.monotonic()
         self._heard: dict[int, tuple[Beat, float]] = {}
         self._count = 0
@@ -115,12 +115,12 @@ class Watchdog:
 
     def _look(self) -> Beat:
         """What the main thread does now."""
-        calls = _calls(sys._current_frames().get(self._main or 0))
-        if calls != self._calls:
-            self._calls, self._since = calls, time.monotonic()
+        calls, step = _calls(sys._current_frames().get(self._main or 0)), self._step()
+        if (step, calls) != self._seen:
+            self._seen, self._since = (step, calls), time.monotonic()
         self._count += 1
         place, waits = describe([(code.co_filename, code.co_name) for code, _ in calls])
-        return Beat(self._count, f"step {self._step()}, {place}", waits, time.monotonic() - self._since)
+        return Beat(self._count, f"step {step}, {place}", waits, time.monotonic() - self._since)
 
     def _tell(self, beat: Beat) -> None:
         assert self._store is not None
