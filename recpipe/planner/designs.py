@@ -148,7 +148,7 @@ def design_rows(problem: Problem, choice: Choice) -> float:
             f"{choice.microbatches} microbatches of a batch of {problem.global_batch} on {lanes} replicas"
         )
     if stages > len(problem.tower.blocks):
-        raise ScheduleError(f"{choice.schedule}: {stages} stages of {len(problem.tower.blocks)} blocks")
+        raise ScheduleError(f"{stages} stages of {len(problem.tower.blocks)} blocks")
     return rows
 
 

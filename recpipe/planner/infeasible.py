@@ -6,20 +6,20 @@ Every change that is offered was planned again: it fits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-
-import numpy as np
 
 from recpipe.embedding.layout import SHARDING_TYPES
 from recpipe.errors import RecpipeError
+from recpipe.planner.designs import Choice
 from recpipe.planner.memory import cluster_of, rank_memory
-from recpipe.planner.problem import Problem
+from recpipe.planner.problem import Problem, Scope
+from recpipe.planner.report.terminal import wrapped
 from recpipe.planner.search import Found, search
 from recpipe.planner.table_costs import Allowed
 
-_MOST_NODES = 4096
-_SECONDS = 3.0
+_MOST_NODES = 512
+_SECONDS = 5.0
 
 
 def explain_misfit(problem: Problem, found: Found) -> str:
@@ -42,10 +42,9 @@ def explain_misfit(problem: Problem, found: Found) -> str:
         *(f"    {line}" for line in _tables_in_the_way(problem, float(cluster.free.max()), found)),
         "  changes that would fit, each planned again:",
     ]
-    fixes = [f"    {fix}" for fix in fixes_of(problem)]
-    return "\n".join(
-        [*lines, *(fixes or ["    none of those tried: more ranks, free types, smaller rows, 16-bit rows"])]
-    )
+    fixes = [f"    {fix}" for fix in fixes_of(problem, best.choice)]
+    none = ["    none of those tried: more ranks, free types, smaller rows, 16-bit rows"]
+    return wrapped("\n".join([*lines, *(fixes or none)]))
 
 
 def _size(value: float) -> str:
@@ -71,29 +70,50 @@ def _tables_in_the_way(problem: Problem, room: float, found: Found) -> Iterator[
         yield line
 
 
-def fixes_of(problem: Problem) -> Iterator[str]:
-    """Changes that make the problem fit, smallest first of each kind."""
-    quick = replace(problem, scope=replace(problem.scope, seconds=_SECONDS, effort=200, modes=problem.scope.modes[:1]))
-    if problem.allowed:
-        free = {name: Allowed(SHARDING_TYPES) for name in problem.allowed}
-        other = replace(quick, allowed=free)
-        names = _named_types(other)
-        if names is not None:
-            yield f"other sharding types than the ones allowed: {names}"
-    nodes = _least(1, _MOST_NODES, lambda n: _fits(_more_nodes(quick, n)))
+def fixes_of(problem: Problem, choice: Choice) -> Iterator[str]:
+    """Changes that make the problem fit, smallest first of each kind.
+
+    Args:
+        choice: the best attempt's; a plan for it is enough to show that a change fits.
+    """
+    quick = replace(problem, scope=_narrow(problem, choice))
+    free = replace(quick, allowed={table.spec.name: Allowed(SHARDING_TYPES) for table in problem.tables})
+    bound = any(len(rule.sharding) < len(SHARDING_TYPES) or rule.ranks for rule in problem.allowed.values())
+    freed = bound and _fits(free)
+    if freed:
+        yield "other sharding types than those allowed"
+    nodes = _least(_MOST_NODES, lambda count: _fits(more_nodes(quick, count)))
     if nodes is not None:
-        ranks = _more_nodes(problem, nodes).topology.world
-        yield f"{nodes} more node(s): {ranks:,} ranks"
+        yield f"{nodes} more node(s): {more_nodes(problem, nodes).topology.world:,} ranks"
+    elif bound and not freed:
+        nodes = _least(_MOST_NODES, lambda count: _fits(more_nodes(free, count)))
+        if nodes is not None:
+            ranks = more_nodes(problem, nodes).topology.world
+            yield f"other sharding types than those allowed, and {nodes} more node(s): {ranks:,} ranks"
     if problem.row_element == 4 and _fits(replace(quick, row_element=2)):
         yield "16-bit rows"
-    share = _smallest_dim(quick)
-    if share is not None:
-        yield f"rows of {share} floats instead of {problem.tables[0].spec.dim} (model.embedding_dim)"
+    dim = _smaller_rows(quick)
+    if dim is not None:
+        yield f"rows of {dim} floats instead of {problem.tables[0].spec.dim} (model.embedding_dim)"
     rows = _fewer_rows(quick)
     if rows is not None:
         yield f"no table above {rows:,} rows (data.max_ids)"
     if problem.table_optimizer in ("adam", "adagrad") and _fits(replace(quick, table_optimizer="rowwise_adagrad")):
         yield "optimizer/table=rowwise_adagrad"
+
+
+def _narrow(problem: Problem, choice: Choice) -> Scope:
+    return replace(
+        problem.scope,
+        stages=(choice.stages,),
+        microbatches=(choice.microbatches,),
+        schedules=(choice.schedule,),
+        modes=(choice.mode,),
+        chunks=(choice.chunks or 2,),
+        seconds=_SECONDS,
+        effort=200,
+        partitions=0,
+    )
 
 
 def _fits(problem: Problem) -> bool:
@@ -103,40 +123,29 @@ def _fits(problem: Problem) -> bool:
         return False
 
 
-def _named_types(problem: Problem) -> str | None:
-    try:
-        found = search(problem)
-    except RecpipeError:
-        return None
-    if not found.fits or found.best.assignment is None:
-        return None
-    types = {kind.sharding for kind, _ in found.best.assignment.chosen}
-    return ", ".join(sorted(types))
-
-
-def _more_nodes(problem: Problem, count: int) -> Problem:
-    """More of the last kind of node; the batch stays that of a rank."""
+def more_nodes(problem: Problem, count: int) -> Problem:
+    """More of the last kind of node; the rows of a rank stay as they are."""
     top = problem.topology
     last = top.nodes[-1]
     bigger = replace(top, nodes=(*top.nodes[:-1], replace(last, count=last.count + count)))
     return replace(problem, topology=bigger, global_batch=problem.global_batch * bigger.world // top.world)
 
 
-def _least(low: int, high: int, fits) -> int | None:  # type: ignore[no-untyped-def]
-    """Smallest number that fits: doubled until one does, then halved; None if `high` does not."""
-    step = low
-    while step <= high and not fits(step):
-        step *= 2
-    if step > high:
+def _least(most: int, fits: Callable[[int], bool]) -> int | None:
+    """Smallest number from 1 on that fits: doubled until one does, then halved; None if none up to `most` does."""
+    high = 1
+    while high <= most and not fits(high):
+        high *= 2
+    if high > most:
         return None
-    low = step // 2 + 1
-    while low < step:
-        middle = (low + step) // 2
-        low, step = (low, middle) if fits(middle) else (middle + 1, step)
-    return step
+    low = high // 2 + 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle + 1, high)
+    return high
 
 
-def _smallest_dim(problem: Problem) -> int | None:
+def _smaller_rows(problem: Problem) -> int | None:
     """Largest smaller row, in multiples of 4, that fits."""
     dim = problem.tables[0].spec.dim
     steps = [d for d in (dim * 3 // 4, dim // 2, dim // 4, dim // 8) if d >= 4]
@@ -155,6 +164,6 @@ def _fewer_rows(problem: Problem) -> int | None:
         if cap < 100:
             return None
         tables = tuple(replace(t, spec=replace(t.spec, num_rows=min(t.spec.num_rows, cap))) for t in problem.tables)
-        if float(np.sum([t.spec.num_elements for t in tables])) and _fits(replace(problem, tables=tables)):
+        if _fits(replace(problem, tables=tables)):
             return cap
     return None

@@ -120,7 +120,8 @@ def _search(found: Found) -> dict[str, Any]:
     dropped: dict[str, int] = {}
     for one in found.rated:
         if one.assignment is None:
-            dropped[one.note.split(":")[0]] = dropped.get(one.note.split(":")[0], 0) + 1
+            reason = one.note.split(":")[0]
+            dropped[reason] = dropped.get(reason, 0) + 1
     return {
         "looked": found.looked,
         "rated": len(runners) + 1,

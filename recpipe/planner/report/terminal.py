@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -282,15 +283,9 @@ def short(text: str, width: int) -> str:
 
 
 def wrapped(text: str) -> str:
-    """Lines of at most `WIDTH` columns."""
+    """Lines of at most `WIDTH` columns; what is left of a line is indented further."""
     lines: list[str] = []
     for line in text.split("\n"):
-        current = ""
-        for word in line.split(" "):
-            if len(current) + len(word) + 1 > WIDTH:
-                lines.append(current)
-                current = "   " + word
-            else:
-                current = f"{current} {word}" if current else word
-        lines.append(current)
+        indent = " " * (len(line) - len(line.lstrip()) + 3)
+        lines += textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False) or [""]
     return "\n".join(lines)
