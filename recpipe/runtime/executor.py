@@ -17,7 +17,7 @@ from recpipe.batch import Batch
 from recpipe.comm import Pending
 from recpipe.comm.channels import ChannelsLike
 from recpipe.embedding.tables import ShardedTables
-from recpipe.errors import ScheduleError, TrainingError
+from recpipe.errors import RecpipeError, ScheduleError, TrainingError
 from recpipe.model import StepContext
 from recpipe.runtime.order import StepOrder
 from recpipe.runtime.place import Place
@@ -102,10 +102,21 @@ class Executor:
             if self.recorder is not None:
                 self.recorder.begin_step(number, base)
             for action in self.order.actions(number):
-                self._timed(action)
+                self._noted(action)
             if number in self._windows.steps:
                 yield self._windows.steps.pop(number).close()
             number += 1
+
+    def _noted(self, action: Action) -> None:
+        """Runs one action; an error says which."""
+        try:
+            self._timed(action)
+        except Exception as error:
+            if not isinstance(error, RecpipeError):
+                text = f"{action._replace(step=0)} of step {self._base + action.step}"
+                # add_note is not there in Python 3.10.
+                error.__notes__ = [*getattr(error, "__notes__", ()), f"while it ran {text}"]
+            raise
 
     def _timed(self, action: Action) -> None:
         recorder = self.recorder
