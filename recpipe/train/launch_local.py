@@ -13,10 +13,11 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -110,7 +111,7 @@ def _attempt(
     folder = base / str(attempt)
     folder.mkdir()
     try:
-        with environment({**local_defaults(), _FOLDER: str(folder)}), _elastic_quiet():
+        with environment({**local_defaults(), _FOLDER: str(folder)}), _elastic_quiet(), _reaper(folder):
             code = _elastic(function, nproc, args, folder)
         return signals.exit_code or code
     except (SignalException, ChildFailedError) as error:
@@ -170,6 +171,7 @@ def _worker_main(function: Callable[..., int], args: tuple[Any, ...]) -> int:
     log_plainly()
     folder = worker_folder()
     assert folder is not None
+    (folder / f"{os.environ['RANK']}.pid").write_text(str(os.getpid()))
     try:
         code = int(function(*args))
         launcher = multiprocessing.parent_process()
@@ -184,6 +186,29 @@ def _worker_main(function: Callable[..., int], args: tuple[Any, ...]) -> int:
     sys.stdout.flush()
     # Not sys.exit: it waits for threads and process groups that may wait for the lost peer.
     os._exit(1)
+
+
+@contextmanager
+def _reaper(folder: Path) -> Iterator[None]:
+    """Ends workers that do not go by themselves after one has said that it failed; the elastic launcher waits for 30 s."""
+    over = threading.Event()
+
+    def reap() -> None:
+        while not over.wait(0.5):
+            if any(not failure.lost_peer for failure in recorded(folder)):
+                if not over.wait(_SHUTDOWN_SECONDS):
+                    for path in folder.glob("*.pid"):
+                        with suppress(ProcessLookupError):
+                            os.kill(int(path.read_text()), signal.SIGKILL)
+                return
+
+    thread = threading.Thread(target=reap, name="recpipe-reaper", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class _Forwarding:
