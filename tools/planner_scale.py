@@ -42,7 +42,8 @@ def make(num_tables: int, ranks: int, rows: int, seconds: float) -> Problem:
     tables = tuple(Demand(s, m, k) for s, m, k in zip(model.tables, means, skews, strict=True))
     near, far = Tier(15e-6, 360e9, 0.5e-6), Tier(25e-6, 40e9, 1e-6)
     topology = Topology(f"{ranks} H100", (Nodes(**{**H100.__dict__, "count": ranks // 8}),), near, far)
-    return Problem(topology, tables, count_tower(model), rows * ranks, "rowwise_adagrad", "adagrad", scope=Scope(seconds=seconds))
+    scope = Scope(seconds=seconds)
+    return Problem(topology, tables, count_tower(model), rows * ranks, "rowwise_adagrad", "adagrad", scope=scope)
 
 
 def main() -> None:

@@ -22,6 +22,10 @@ from recpipe.schedule.families.base import Request
 from recpipe.schedule.ir import Op, Placement, Program
 from recpipe.schedule.passes.embedding import Exchange
 
+_SPLIT = ("zb_h1", "zb_h2", "interleaved_zb", "zbv", "dualpipe", "dualpipev", "greedy")
+"""Families whose weight gradients come in a W of their own."""
+_BUCKET = 4 << 20
+"""Bytes of a bucket of `recpipe.comm.GradientReducer`."""
 _LOOPED = ("interleaved", "looped_bfs", "interleaved_zb")
 
 
@@ -207,8 +211,29 @@ def _cost(problem: Problem, choice: Choice, cut: Partition, rows: float, lanes: 
         ranks_per_node=topology.ranks_per_node if topology.num_nodes > 1 else topology.world,
         first_use=first_use,
         early=early,
+        measured=_reductions(problem, choice, times, weights, lanes),
         host=topology.host,
     )
+
+
+def _reductions(
+    problem: Problem, choice: Choice, times: np.ndarray, weights: list[int], lanes: int
+) -> dict[str, float]:
+    """Milliseconds of each stage's reduction that are left after its last backward: buckets leave while it runs.
+
+    Args:
+        times: F, I and W of each stage, milliseconds.
+    """
+    copies = lanes * placement_of(choice).num_replicas
+    link, found = _reduction(problem, lanes * choice.stages), {}
+    for stage, (_, inputs, products) in enumerate(times if copies > 1 else ()):
+        size = weights[stage] * problem.element
+        under = products if choice.schedule in _SPLIT else inputs + products
+        bucket = min(size, _BUCKET)
+        whole, last = (2 * (copies - 1) / copies * part / link.bandwidth for part in (size, bucket))
+        hidden = under * (1 - bucket / size) if size else 0.0
+        found[f"R{stage}"] = 2 * (copies - 1) * link.alpha + max(last, whole - hidden)
+    return found
 
 
 def _doubled(choice: Choice) -> bool:
