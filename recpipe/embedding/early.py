@@ -110,7 +110,7 @@ class EarlyRows:
             runs = self._numbers_Q[pieces_T].split(counts_X.tolist())
             weights = self._store.weights
             parts = [weights[i % len(weights)].index_select(0, run).flatten() for i, run in enumerate(runs)]
-            self._outgoing[number] = torch.cat(parts)
+            self._outgoing[number] = torch.cat(parts).to(self.rows_UD.dtype)
 
     def send(self, number: int) -> None:
         """Starts a message whose rows were gathered."""

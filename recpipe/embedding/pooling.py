@@ -58,8 +58,11 @@ class Bags:
         if inverse_N.numel() == 0:
             return rows_UD.new_zeros(self.num_rows, self.num_features, dim)
         offsets = self.lengths_FB.cumsum(0) - self.lengths_FB
-        weight = None if self.weight_N is None else self.weight_N.to(rows_UD.dtype)
-        bags = F.embedding_bag(inverse_N, rows_UD, offsets, mode="sum", per_sample_weights=weight)
+        weight = self.weight_N
+        # Sums of 16-bit rows are made in 32 bits, and on CPU only there.
+        wide_UD = rows_UD.float() if rows_UD.dtype == torch.bfloat16 else rows_UD
+        weight = None if weight is None else weight.to(wide_UD.dtype)
+        bags = F.embedding_bag(inverse_N, wide_UD, offsets, mode="sum", per_sample_weights=weight).to(rows_UD.dtype)
         return bags.view(self.num_features, self.num_rows, dim).transpose(0, 1).contiguous()
 
     def unpool(self, grad_BFD: torch.Tensor, inverse_N: torch.Tensor, grad_UD: torch.Tensor) -> None:
@@ -76,7 +79,7 @@ class Bags:
             grad_ND = grad_BFD.reshape(-1, grad_BFD.shape[2]).index_select(0, flat)
         if weight is not None:
             grad_ND = grad_ND * weight.to(grad_ND.dtype).unsqueeze(1)
-        grad_UD.index_add_(0, index, grad_ND)
+        grad_UD.index_add_(0, index, grad_ND.to(grad_UD.dtype))
 
     def _row_major(self, per_lookup_N: torch.Tensor) -> torch.Tensor:
         """One-hot lookups from feature-major to row-major order."""

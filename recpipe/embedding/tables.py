@@ -32,6 +32,7 @@ class ShardedTables:
         lanes: communication.
         dtype: of rows, state and gradients.
         group: process group for TorchRec, where a table uses the pooled exchange.
+        wire_dtype: of rows and row gradients of the window exchange on their way; None: `dtype`.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ShardedTables:
         lanes: Lanes,
         dtype: torch.dtype = torch.float32,
         group: dist.ProcessGroup | None = None,
+        wire_dtype: torch.dtype | None = None,
     ) -> None:
         self.layouts = tuple(layouts)
         self.dtype = dtype
@@ -54,7 +56,7 @@ class ShardedTables:
             chosen = self.window_features
             rowmap = RowMap([layouts[i] for i in chosen], lanes.ids.rank, lanes.ids.world)
             store = RowStore(rowmap, optimizer, lambda t, start, stop: init_rows(chosen[t], start, stop), dtype)
-            self.window = WindowExchange(store, lanes)
+            self.window = WindowExchange(store, lanes, wire_dtype)
         if self.pooled_features:
             picked = self.pooled_features
             self.pooled = PooledExchange(

@@ -35,10 +35,12 @@ class WindowExchange:
     Args:
         store: the rows of this rank.
         lanes: communication; all ranks open windows in the same order.
+        wire_dtype: of rows and row gradients on their way; None: that of the store. Tables and sums keep the store's.
     """
 
-    def __init__(self, store: RowStore, lanes: Lanes) -> None:
+    def __init__(self, store: RowStore, lanes: Lanes, wire_dtype: torch.dtype | None = None) -> None:
         self.store = store
+        self.wire_dtype = wire_dtype or store.weights[0].dtype
         self.rowmap = store.rowmap
         self.lanes = lanes
         self.row_squares = RowSquares(store.rowmap, lanes.gradients)
@@ -88,7 +90,7 @@ class Window:
     @cached_property
     def gradient_UD(self) -> torch.Tensor:
         """Where the consumer sums the gradient of each unique row; zero at first."""
-        return torch.zeros_like(self.rows_UD)
+        return torch.zeros_like(self.rows_UD, dtype=self._store.weights[0].dtype)
 
     def _announce(self, header: Sequence[int]) -> None:
         counts_WX = self._requests.counts_WMKM.flatten(1)
@@ -110,7 +112,8 @@ class Window:
     @cached_property
     def rows_UD(self) -> torch.Tensor:
         """The unique rows of the step, in the order in which they are first needed."""
-        return self._store.weights[0].new_empty(self._requests.num_unique, self._map.dim)
+        shape = self._requests.num_unique, self._map.dim
+        return self._store.weights[0].new_empty(shape, dtype=self._exchange.wire_dtype)
 
     @cached_property
     def _owner_rows_Q(self) -> torch.Tensor:
@@ -158,10 +161,10 @@ class Window:
         """Rows of one microbatch for all consumers as one flat message, (consumer, class)-major."""
         weights = self._store.weights
         if len(weights) == 1:
-            return weights[0].index_select(0, numbers).flatten()
+            return weights[0].index_select(0, numbers).flatten().to(self._exchange.wire_dtype)
         runs = numbers.split(counts_WK.flatten().tolist())
         parts = [weights[i % len(weights)].index_select(0, run).flatten() for i, run in enumerate(runs)]
-        return torch.cat(parts)
+        return torch.cat(parts).to(self._exchange.wire_dtype)
 
     def send_rows(self, microbatch: int) -> None:
         """Starts the rows that `microbatch` is the first to need on their way from owners to consumers."""
@@ -217,7 +220,7 @@ class Window:
         last = self._backward_position[microbatch]
         sends = (self._requests.counts_WMKM[:, :, :, last].sum(1) @ self._widths_K).tolist()
         receives = (self._theirs_WMKM[:, :, :, last].sum(1) @ self._widths_K).tolist()
-        message = self._gradient_message(last)
+        message = self._gradient_message(last).to(self._exchange.wire_dtype)
         self._gradient_messages.append((last, self._lanes.gradients.all_to_all(message, sends, receives)))
 
     def _gradient_message(self, last: int) -> torch.Tensor:
@@ -269,7 +272,7 @@ class Window:
         runs = numbers_Q.split(counts_MWK.flatten().tolist())
         out: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = [([], []) for _ in range(num_classes)]
         for last, message in self._gradient_messages:
-            received, position = message.wait(), 0
+            received, position = message.wait().to(self._store.weights[0].dtype), 0
             for cell in range(self._map.world * num_classes):
                 numbers = runs[last * self._map.world * num_classes + cell]
                 width = self._map.classes[cell % num_classes].width

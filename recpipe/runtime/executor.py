@@ -51,6 +51,7 @@ class Executor:
         channels: messages between stages; None where every stage of a pipeline lies on one rank.
         updates: None for scoring: no gradients, no dropout.
         seed: of dropout.
+        dtype: of activations between stages; None: that of the tables.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class Executor:
         channels: ChannelsLike | None,
         updates: Updates | None,
         seed: int,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.order, self.place = order, place
         self._stages, self._channels, self._updates, self._seed = stages, channels, updates, seed
-        self._dtype = tables.dtype
+        self._dtype = dtype or tables.dtype
         self._windows = Windows(tables, order)
         self._base = 0
         self.recorder: Recorder | None = None

@@ -74,9 +74,11 @@ class Stage:
     Args:
         model: all blocks; those of other ranks may lie on the meta device.
         blocks: indices of this stage.
+        dtype: that activations are computed in; None: that of the weights. Weights, their gradients and the loss keep theirs.
     """
 
-    def __init__(self, model: Model, blocks: range) -> None:
+    def __init__(self, model: Model, blocks: range, dtype: torch.dtype | None = None) -> None:
+        self._dtype = dtype
         self.blocks = [model.blocks[index] for index in blocks]
         self.is_first, self.is_last = blocks.start == 0, blocks.stop == len(model.blocks)
         self.entry, self.exit = (Cut(model.boundaries[cut]) for cut in (blocks.start, blocks.stop))
@@ -85,8 +87,8 @@ class Stage:
     def first_input(self, dense_BD: torch.Tensor, rows_BFD: torch.Tensor, labels_B: torch.Tensor) -> tuple[torch.Tensor, Named]:
         """Leaf and named tensors of stage 0."""
         rows_BFD = rows_BFD.requires_grad_()
-        dtype = rows_BFD.dtype
-        return rows_BFD, {"dense_BD": dense_BD.to(dtype), "rows_BFD": rows_BFD, LABELS: labels_B.to(dtype)}
+        dtype = self._dtype or rows_BFD.dtype
+        return rows_BFD, {"dense_BD": dense_BD.to(dtype), "rows_BFD": rows_BFD.to(dtype), LABELS: labels_B.to(dtype)}
 
     def input(self, message_M: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, Named]:
         """Leaf and named tensors of any other stage."""
@@ -96,12 +98,16 @@ class Stage:
 
     def forward(self, leaf: torch.Tensor, named: Named, context: StepContext, global_rows: int) -> Activation:
         """Runs the blocks; at the last stage gives the share of these rows in the step's loss."""
-        tensors = run_blocks(self.blocks, named, context)
+        with torch.autocast(leaf.device.type, self._dtype, enabled=self._dtype is not None):
+            tensors = run_blocks(self.blocks, named, context)
         if not self.is_last:
+            tensors = {name: tensor.to(leaf.dtype) for name, tensor in tensors.items()} if self._dtype else tensors
             output = self.exit.moving.pack(tensors)
             message = torch.cat([output.detach(), self.exit.fixed.pack(tensors)])
             return Activation(leaf, output, message, output.new_empty(0), output.new_empty(0))
         logits_B, labels_B = tensors["logits_B"], tensors[LABELS]
+        if self._dtype is not None:
+            logits_B = logits_B.float()
         loss, _ = summed_bce(logits_B, labels_B, global_rows)
         return Activation(leaf, loss, loss.new_empty(0), logits_B.detach(), labels_B)
 

@@ -76,9 +76,15 @@ class MeshConfig:
 
 @dataclass
 class ExchangeConfig:
-    """How rows travel: ``window`` (unique rows of a step, once) or ``pooled`` (TorchRec: every bag, pooled by its owner)."""
+    """How rows travel.
+
+    Args:
+        kind: ``window`` (unique rows of a step, once) or ``pooled`` (TorchRec: every bag, pooled by its owner).
+        wire_dtype: bfloat16 halves the bytes of rows and row gradients on their way; tables and sums keep `dtype`. Null: that.
+    """
 
     kind: str = "window"
+    wire_dtype: str | None = None
 
 
 @dataclass
@@ -270,6 +276,7 @@ class TrainConfig:
     validation_freq_within_epoch: int | None = None
     save_checkpoint: bool = True
     dtype: str = "float32"
+    compute_dtype: str | None = None
     seed: int = 0
 
 

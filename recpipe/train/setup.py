@@ -37,6 +37,7 @@ from recpipe.train.trainer import DenseUpdates, Scorer, Trainer
 
 logger = logging.getLogger(__name__)
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_SHORT = {None: None, "bfloat16": torch.bfloat16}
 _DENSE: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
@@ -104,13 +105,14 @@ def build_job(cfg: Any, groups: Groups) -> Job:
     dtype = _DTYPES[cfg.dtype]
     model = build_model(cfg.model, dataset.schema, seed=cfg.seed, dtype=dtype, device="meta")
     partition = cut_tower(cfg.mesh.cuts, model, program.placement.num_stages)
-    stages = make_stages(model, partition, place, cfg.seed)
+    stages = make_stages(model, partition, place, cfg.seed, _SHORT[cfg.compute_dtype])
     traffic = Traffic()
     tables = build_tables(cfg, model, groups, traffic)
     channels = Channels.create(groups.rank, traffic) if mesh.stages > 1 else None
     updates = dense_updates(cfg, order, place, stages, groups, traffic)
-    forward = Executor(order.forward_only(), place, tables, stages, channels, None, cfg.seed)
-    executor = Executor(order, place, tables, stages, channels, updates, cfg.seed)
+    between = _SHORT[cfg.compute_dtype]
+    forward = Executor(order.forward_only(), place, tables, stages, channels, None, cfg.seed, between)
+    executor = Executor(order, place, tables, stages, channels, updates, cfg.seed, between)
     trainer = Trainer(model, tables, forward, executor, updates)
     return Job(cfg, groups, mesh, place, program, partition, traffic, dataset, model, tables, trainer)
 
@@ -143,10 +145,12 @@ def cut_tower(cuts: Sequence[str], model: Model, num_stages: int) -> Partition:
     return partition_by_name(list(model.blocks), cuts)  # type: ignore[arg-type]
 
 
-def make_stages(model: Model, partition: Partition, place: Place, seed: int) -> dict[int, Stage]:
-    """The stages of a rank; only their blocks get memory."""
+def make_stages(
+    model: Model, partition: Partition, place: Place, seed: int, dtype: torch.dtype | None = None
+) -> dict[int, Stage]:
+    """The stages of a rank, computing in `dtype`; only their blocks get memory."""
     model.materialise((block for stage in place.stages for block in partition[stage]), seed)
-    return {stage: Stage(model, partition[stage]) for stage in place.stages}
+    return {stage: Stage(model, partition[stage], dtype) for stage in place.stages}
 
 
 def dense_updates(
@@ -187,7 +191,8 @@ def build_tables(cfg: Any, model: Model, groups: Groups, traffic: Traffic) -> Sh
     def init_rows(table: int, start: int, stop: int) -> torch.Tensor:
         return model.init_rows(model.tables[table], start, stop, cfg.seed, dtype)
 
-    return ShardedTables(layouts, row_optimizer(cfg.optimizer.table), init_rows, lanes, dtype, groups.control)
+    rule, wire = row_optimizer(cfg.optimizer.table), _SHORT[cfg.exchange.wire_dtype]
+    return ShardedTables(layouts, rule, init_rows, lanes, dtype, groups.control, wire)
 
 
 def row_optimizer(cfg: Any) -> RowOptimizer:
@@ -209,6 +214,11 @@ def check_settings(cfg: Any) -> None:
         value = attrgetter(key)(cfg)
         if value not in known:
             raise ConfigError(f"{key}={value}: unknown; {nearest(str(value), known)}")
+    for key, value in (("compute_dtype", cfg.compute_dtype), ("exchange.wire_dtype", cfg.exchange.wire_dtype)):
+        if value not in _SHORT:
+            raise ConfigError(f"{key}={value}: unknown; write bfloat16, or null for dtype={cfg.dtype}")
+        if value is not None and cfg.dtype != "float32":
+            raise ConfigError(f"{key}={value} with dtype={cfg.dtype}: 16 bits go with dtype=float32")
     for name, rule in (("table", cfg.optimizer.table), ("dense", cfg.optimizer.dense)):
         if rule.learning_rate < 0:
             raise ConfigError(f"optimizer.{name}.learning_rate={rule.learning_rate}: must not be negative")
