@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _help() -> str:
-    lines = [f"  {name:<10}{help_line(name)}\n" for name in COMMANDS]
+    lines = [f"  {name:<12}{help_line(name)}\n" for name in COMMANDS]
     return USAGE + "".join(lines) + AFTER
 
 

@@ -192,11 +192,13 @@ def _write(
                 [[start, *(0 for _ in slot.shape[1:])][: len(sizes)], sizes, name, slot.name]
             )
             kept.append(Slot(slot.name, slot.dtype, tuple(sizes)))
-        whole = {slot.name: slot for slot in slots}
-        files[name] = write_file(
-            unfinished / name, kept, lambda s, p=part, w=whole: blocks(w[s.name], rows, p, parts), {}
-        )
+        files[name] = write_file(unfinished / name, kept, _values(slots, rows, part, parts), {})
     for name, text in {INDEX: json.dumps(index, indent=0), **texts}.items():
         files[name] = write_text(unfinished / name, text)
     write_manifest(unfinished, files, notes)
     publish(unfinished, out)
+
+
+def _values(slots: Sequence[Slot], rows: Rows, part: int, parts: int) -> Callable[[Slot], Iterable[torch.Tensor]]:
+    whole = {slot.name: slot for slot in slots}
+    return lambda slot: blocks(whole[slot.name], rows, part, parts)
