@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class Profile:
         row_bytes: that one consumer receives in a step, its own share of the tables included.
         first_use: share of the rows first needed by each of so many microbatches.
         early: share of them that the step before does not touch.
+        blocks: milliseconds of forward and backward of each block of the tower, to cut it by; empty where not measured.
         alpha, bandwidth: of a link between ranks; bytes a millisecond.
     """
 
@@ -60,6 +61,7 @@ class Profile:
     early: float
     alpha: float
     bandwidth: float
+    blocks: list[float] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         """Writes it as JSON."""

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from omegaconf import OmegaConf
 
 from recpipe.comm import Groups
+from recpipe.model import Model, StepContext
+from recpipe.model.block import Block
 from recpipe.runtime.recorder import Recorder
 from recpipe.schedule.ir import COMPUTE_OPS, Action, Op
 from recpipe.schedule.profile import Cut, Line, Profile
@@ -32,6 +34,7 @@ _PER_MICROBATCH = (*COMPUTE_OPS, Op.EO, Op.EG)
 
 def measure_profile(cfg: Any, groups: Groups) -> Profile:
     """Profiles the configured model and data on the ranks there are; collective, the same on every rank."""
+    blocks = measure_blocks(cfg, groups)
     cuts: dict[str, Cut] = {}
     tables: dict[str, dict[str, Line]] = {}
     finest: _Run | None = None
@@ -46,7 +49,31 @@ def measure_profile(cfg: Any, groups: Groups) -> Profile:
     alpha, bandwidth = measure_link(groups)
     first_use, early, row_bytes = finest.row_use()
     rows = int(cfg.batch_size)
-    return Profile(cfg.model.name, groups.world, rows, cuts, tables, row_bytes, first_use, early, alpha, bandwidth)
+    return Profile(cfg.model.name, groups.world, rows, cuts, tables, row_bytes, first_use, early, alpha, bandwidth, blocks)
+
+
+def measure_blocks(cfg: Any, groups: Groups) -> list[float]:
+    """Milliseconds of forward and backward of each block, one microbatch, all ranks at once; collective."""
+    job = build_job(OmegaConf.merge(cfg, {"mesh": {"stages": 1, "replicas": None}}), groups)
+    num_rows = max(1, cfg.batch_size // FINE)
+    found = [_time_block(job.model, index, num_rows, job.tables.dtype) for index in range(len(job.model.blocks))]
+    everyone = groups.gather_cpu(torch.tensor(found, dtype=torch.float64)).view(groups.world, -1)
+    return [float(value) for value in everyone.median(0).values]
+
+
+def _time_block(model: Model, index: int, num_rows: int, dtype: torch.dtype, rounds: int = 7) -> float:
+    block, spec, times = model.blocks[index], model.boundaries[index], []
+    assert isinstance(block, Block)
+    shapes = dict(zip(spec.names, spec.shapes, strict=True))
+    for _ in range(rounds):
+        inputs = [torch.rand(num_rows, *shapes[name], dtype=dtype, requires_grad=name != "dense_BD") for name in block.inputs]
+        start = time.perf_counter()
+        made = block(*inputs, context=StepContext(training=True))
+        outputs = [one for one in (made if isinstance(made, tuple) else (made,)) if one.requires_grad]
+        wanted = [*(one for one in inputs if one.requires_grad), *block.parameters()]
+        torch.autograd.grad([one.sum() for one in outputs], wanted, allow_unused=True)
+        times.append(time.perf_counter() - start)
+    return median(times) * 1000
 
 
 def _families(stages: int) -> list[list[str]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from recpipe.runtime.place import Place
 from recpipe.runtime.program import build_program
 from recpipe.runtime.stage import Stage
 from recpipe.schedule.ir import Op, Program
+from recpipe.schedule.profile import load_profile
 from recpipe.schedule.settings import CostSettings, ScheduleSettings
 from recpipe.train.config import CHOICES
 from recpipe.train.config_text import as_record
@@ -104,7 +106,8 @@ def build_job(cfg: Any, groups: Groups) -> Job:
     dataset = open_data(cfg, groups)
     dtype = _DTYPES[cfg.dtype]
     model = build_model(cfg.model, dataset.schema, seed=cfg.seed, dtype=dtype, device="meta")
-    partition = cut_tower(cfg.mesh.cuts, model, program.placement.num_stages)
+    measured = load_profile(Path(cost.file)).blocks if cost.file else []
+    partition = cut_tower(cfg.mesh.cuts, model, program.placement.num_stages, measured)
     stages = make_stages(model, partition, place, cfg.seed, _SHORT[cfg.compute_dtype])
     traffic = Traffic()
     tables = build_tables(cfg, model, groups, traffic)
@@ -132,14 +135,21 @@ def build_scorer(cfg: Any, dataset: Dataset, groups: Groups) -> Scorer:
     return Scorer(model, tables, Executor(order, place, tables, stages, None, None, cfg.seed))
 
 
-def cut_tower(cuts: Sequence[str], model: Model, num_stages: int) -> Partition:
-    """Blocks of each stage: before the named blocks, or by counted operations, with the least traffic among equals.
+def cut_tower(cuts: Sequence[str], model: Model, num_stages: int, measured: Sequence[float] = ()) -> Partition:
+    """Blocks of each stage: before the named blocks, or by cost, with the least traffic among equals.
+
+    Args:
+        cuts: names of the blocks that stages begin with, but the first.
+        measured: times of the blocks; where there are none, their counted operations are the cost.
 
     Raises:
         ConfigError: the cuts do not fit.
     """
+    if measured and len(measured) != len(model.blocks):
+        raise ConfigError(f"cost.file: a profile of {len(measured)} blocks, but {model.name} has {len(model.blocks)} here")
     if not cuts:
-        return partition_by_cost(model.row_flops, num_stages, [spec.row_numel for spec in model.boundaries[:-1]])
+        costs = measured or model.row_flops
+        return partition_by_cost(costs, num_stages, [spec.row_numel for spec in model.boundaries[:-1]])
     if len(cuts) != num_stages - 1:
         raise ConfigError(f"mesh.cuts names {len(cuts)} cuts, but the schedule has {num_stages} stages: name {num_stages - 1}")
     return partition_by_name(list(model.blocks), cuts)  # type: ignore[arg-type]
