@@ -23,7 +23,7 @@ def training_summary(loop: TrainingLoop, split: str, report: dict[str, Any], sec
     job = loop.job
     # Traffic is counted by this process, a resumed run's steps from the beginning.
     steps = max(loop.clock.steps, 1)
-    purposes = ("ids", "rows", "row_gradients", "dense")
+    purposes = ("ids", "rows", "row_gradients", "dense", "activation", "gradient", "feed")
     sent = job.groups.sum_cpu(torch.tensor([job.traffic.sent[purpose] for purpose in purposes])).tolist()
     memory = job.groups.gather_cpu(torch.tensor([job.tables.num_bytes()])).tolist()
     dropped, bad_ids = loop.counts()
