@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,6 +13,7 @@ from recpipe.bench.settings import Contestant, Workload
 from recpipe.comm import Groups
 from recpipe.model.config import SCHEMAS as MODELS
 from recpipe.train.config import TrainConfig
+from recpipe.train.profile import measure_link, measure_profile
 from recpipe.train.setup import build_job
 
 LEARNING_RATE = 0.01
@@ -74,4 +76,9 @@ class RecpipeSide:
         from recpipe.bench.exchange import ExchangeProbe
         from recpipe.bench.hot import profile
 
-        return {**ExchangeProbe(self).requests, "profile": lambda **sizes: profile(self, **sizes)}
+        return {
+            **ExchangeProbe(self).requests,
+            "profile": lambda **sizes: profile(self, **sizes),
+            "measure_profile": lambda: asdict(measure_profile(self.job.cfg, self.job.groups)),
+            "measure_link": lambda: dict(zip(("alpha", "bandwidth"), measure_link(self.job.groups), strict=True)),
+        }

@@ -23,7 +23,7 @@ class BenchConfig:
     """Root of ``conf/bench.yaml``.
 
     Args:
-        action: compare, overlap or profile.
+        action: compare, overlap, profile or predict.
         links: ``none`` (loopback) or rates as ``tc`` writes them, for instance ``1gbit``; rates need root.
         models: dlrm, dcn_v2 (three cross layers of rank 512).
         ids: real (rows of `criteo`, hashed), skewed (drawn, as skewed as those), uniform. Empty: the first that there is

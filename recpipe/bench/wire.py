@@ -74,7 +74,7 @@ def recording(tape: Tape) -> Iterator[None]:
 
     def stand_in(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def issue(*arguments: Any, group: Any = None, **options: Any) -> Any:
-            tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
+            tensors = [one for one in (*arguments, *options.values()) if isinstance(one, torch.Tensor)]
             others = [one for one in arguments if not isinstance(one, torch.Tensor)]
             call = Call(name, group, tape.step, [(one.numel(), one.dtype) for one in tensors], others)
             tape.calls.append(call)

@@ -17,7 +17,7 @@ from recpipe.bench.settings import BenchConfig
 from recpipe.errors import ConfigError, nearest
 
 CONFIG = "bench"
-HELP = "Measure whole steps: recpipe bench compare | overlap | profile, over loopback or links of a chosen rate."
+HELP = "Measure whole steps: recpipe bench compare | overlap | profile | predict, over loopback or links of a chosen rate."
 SCHEMA = BenchConfig
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ def main(cfg: Any) -> int:
         "compare": _compare,
         "overlap": _overlap,
         "profile": _profile,
+        "predict": _predict,
     }
     if cfg.action not in actions:
         asked = f"{cfg.action}: no such action" if cfg.action else "recpipe bench needs an action"
@@ -73,6 +74,18 @@ def _overlap(config: BenchConfig, folder: Path) -> None:
         rows.append(asdict(row))
         _write(folder / "overlap.json", config, rows)
     print(f"{NOTES}\nwrote overlap.json to {folder}")
+
+
+def _predict(config: BenchConfig, folder: Path) -> None:
+    from recpipe.bench.predict import HEADER, line, predict, summary
+
+    rows = []
+    print(HEADER)
+    for row in predict(config):
+        rows.append(row)
+        print(line(row), flush=True)
+        _write(folder / "predict.json", config, [asdict(one) | {"error": one.error} for one in rows])
+    print(f"{summary(rows)}\nwrote predict.json to {folder}")
 
 
 def _profile(config: BenchConfig, folder: Path) -> None:

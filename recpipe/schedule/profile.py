@@ -36,29 +36,39 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class MeshProfile:
+    """The exchange of a mesh.
+
+    Args:
+        lines: of table work and of issuing messages, by op and home stage: ``EL0``, ``EU1``, ``ED0``, ``EG0``.
+        row_bytes: that one replica receives in a step, its own share of the tables included.
+        first_use: share of the rows first needed by each of so many microbatches.
+        early: share of them that the step before does not touch.
+    """
+
+    lines: dict[str, Line]
+    row_bytes: float
+    first_use: list[float]
+    early: float
+
+
+@dataclass(frozen=True)
 class Profile:
     """Everything that was measured.
 
     Args:
-        model, world, rows: of what: ranks, and rows of a replica in a step.
+        model, world, global_rows: of what: ranks, and rows of a step over all replicas.
         cuts: by number of stages.
-        tables: lines of table work and of issuing exchanges, by mesh (``1`` or ``2`` ranks a pipeline, as text), op and home
-            stage: ``EL0``, ``EU1``, ``ED0``, ``EG0``.
-        row_bytes: that one consumer receives in a step, its own share of the tables included.
-        first_use: share of the rows first needed by each of so many microbatches.
-        early: share of them that the step before does not touch.
+        meshes: by ranks of a pipeline.
         blocks: milliseconds of forward and backward of each block of the tower, to cut it by; empty where not measured.
         alpha, bandwidth: of a link between ranks; bytes a millisecond.
     """
 
     model: str
     world: int
-    rows: int
+    global_rows: int
     cuts: dict[str, Cut]
-    tables: dict[str, dict[str, Line]]
-    row_bytes: float
-    first_use: list[float]
-    early: float
+    meshes: dict[str, MeshProfile]
     alpha: float
     bandwidth: float
     blocks: list[float] = field(default_factory=list)
@@ -75,13 +85,18 @@ def load_profile(path: Path) -> Profile:
         ConfigError: there is no such file, or it is not a profile.
     """
     try:
-        values: dict[str, Any] = json.loads(path.read_text())
-        values["cuts"] = {number: Cut(**cut) for number, cut in values["cuts"].items()}
-        return Profile(**values)
+        return from_json(json.loads(path.read_text()))
     except OSError as error:
         raise ConfigError(f"cost.file={path}: {error.strerror}; make one with: recpipe profile") from None
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"cost.file={path}: not a profile as recpipe profile writes it now: {error}") from None
+
+
+def from_json(values: dict[str, Any]) -> Profile:
+    """From what `asdict` made of one. Raises TypeError or KeyError for anything else."""
+    cuts = {number: Cut(**cut) for number, cut in values["cuts"].items()}
+    meshes = {number: MeshProfile(**mesh) for number, mesh in values["meshes"].items()}
+    return Profile(**{**values, "cuts": cuts, "meshes": meshes})
 
 
 def profiled_cost(profile: Profile, program: Program, link: Link | None = None) -> Cost:
@@ -95,10 +110,10 @@ def profiled_cost(profile: Profile, program: Program, link: Link | None = None) 
     """
     place = program.placement
     cut = _found(profile.cuts, place.num_stages, "stages of the tower")
-    tables = _found(profile.tables, place.num_ranks, "ranks of a pipeline")
-    rows = profile.rows / (program.microbatches * place.num_replicas)
+    mesh: MeshProfile = _found(profile.meshes, place.num_ranks, "ranks of a pipeline")
+    rows = profile.global_rows / program.num_copies / program.microbatches
     compute = {name: _at(line, rows) for name, line in cut.compute.items()}
-    table = {name: _at(line, rows) for name, line in tables.items()}
+    table = {name: _at(line, rows) for name, line in mesh.lines.items()}
     issued = ("ED", "PO", "EO", "EG")
     boundary = [size * rows for size in cut.boundary]
     largest = max(boundary, default=0.0) or 1.0
@@ -111,9 +126,9 @@ def profiled_cost(profile: Profile, program: Program, link: Link | None = None) 
         near=chosen,
         far=chosen,
         route=2 * chosen.alpha,
-        row_bytes=profile.row_bytes / place.num_replicas,
-        first_use=_shares(profile.first_use, program.microbatches),
-        early=profile.early,
+        row_bytes=mesh.row_bytes / place.num_replicas,
+        first_use=_shares(mesh.first_use, program.microbatches),
+        early=mesh.early,
         measured={**compute, **{name: time for name, time in table.items() if not name.startswith(issued)}},
         issue={name: time for name, time in table.items() if name.startswith(issued)},
         shared=True,

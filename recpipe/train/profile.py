@@ -19,7 +19,7 @@ from recpipe.model import Model, StepContext
 from recpipe.model.block import Block
 from recpipe.runtime.recorder import Recorder
 from recpipe.schedule.ir import COMPUTE_OPS, Action, Op
-from recpipe.schedule.profile import Cut, Line, Profile
+from recpipe.schedule.profile import Cut, Line, MeshProfile, Profile
 from recpipe.train.feed import Feed
 from recpipe.train.reading import read_batches
 from recpipe.train.setup import Job, build_job
@@ -36,20 +36,26 @@ def measure_profile(cfg: Any, groups: Groups) -> Profile:
     """Profiles the configured model and data on the ranks there are; collective, the same on every rank."""
     blocks = measure_blocks(cfg, groups)
     cuts: dict[str, Cut] = {}
-    tables: dict[str, dict[str, Line]] = {}
-    finest: _Run | None = None
+    meshes: dict[str, MeshProfile] = {}
     for stages in (p for p in range(1, groups.world + 1) if groups.world % p == 0):
         for families in _families(stages):
             runs = [_Run(cfg, groups, stages, family, m) for family in families for m in (COARSE, FINE)]
             job = runs[0].job
             cuts[str(job.place.placement.num_stages)] = _cut(runs, job)
-            tables.setdefault(str(stages), _lines(runs, lambda op: op.value.startswith(("E", "P"))))
-            finest = finest or runs[-1]
-    assert finest is not None
+            meshes.setdefault(str(stages), _exchange(runs))
     alpha, bandwidth = measure_link(groups)
+    return Profile(cfg.model.name, groups.world, _global_rows(cfg, groups), cuts, meshes, alpha, bandwidth, blocks)
+
+
+def _global_rows(cfg: Any, groups: Groups) -> int:
+    """Rows of a step over all replicas: the same in every mesh that is profiled."""
+    return int(cfg.batch_size) * (groups.world // int(cfg.mesh.stages))
+
+
+def _exchange(runs: list[_Run]) -> MeshProfile:
+    finest = next(run for run in runs if run.microbatches == FINE)
     first_use, early, row_bytes = finest.row_use()
-    rows = int(cfg.batch_size)
-    return Profile(cfg.model.name, groups.world, rows, cuts, tables, row_bytes, first_use, early, alpha, bandwidth, blocks)
+    return MeshProfile(_lines(runs, lambda op: op.value.startswith(("E", "P"))), row_bytes, first_use, early)
 
 
 def measure_blocks(cfg: Any, groups: Groups) -> list[float]:
@@ -86,16 +92,18 @@ class _Run:
 
     def __init__(self, cfg: Any, groups: Groups, stages: int, family: str, microbatches: int) -> None:
         settings = {"name": family, "microbatches": microbatches, "embedding": "ahead", "chunks": 2}
-        chosen = OmegaConf.merge(cfg, {"mesh": {"stages": stages, "replicas": None}, "schedule": settings})
+        rows = _global_rows(cfg, groups) * stages // groups.world
+        mesh = {"stages": stages, "replicas": None}
+        chosen = OmegaConf.merge(cfg, {"mesh": mesh, "schedule": settings, "batch_size": rows})
         self.job = job = build_job(chosen, groups)
         recorder = Recorder(job.traffic, job.place, WARM_UP, WARM_UP + STEPS)
         job.trainer.executor.recorder = recorder
-        feed = Feed(job.dataset.num_rows("train"), cfg.batch_size, job.mesh.replicas)
+        feed = Feed(job.dataset.num_rows("train"), rows, job.mesh.replicas)
         for _ in job.trainer.run(islice(read_batches(job, feed, 0), WARM_UP + STEPS + 1)):
             pass
         if groups.rank == 0:
             logger.info("profiled %s, %d ranks a pipeline, %d microbatches", family, stages, microbatches)
-        self.rows = cfg.batch_size / microbatches
+        self.rows = rows / microbatches
         self.microbatches = microbatches
         self._worked = _everywhere(groups, recorder.worked())
         self._sent = _everywhere(groups, recorder.sent())

@@ -12,7 +12,7 @@ from recpipe.schedule.cost import Durations
 from recpipe.schedule.families.base import Request
 from recpipe.schedule.ir import Action, Op
 from recpipe.schedule.passes.embedding import Exchange
-from recpipe.schedule.profile import Cut, Profile, load_profile, profiled_cost
+from recpipe.schedule.profile import Cut, MeshProfile, Profile, load_profile, profiled_cost
 from recpipe.schedule.simulate import simulate
 
 CUT = Cut(
@@ -21,7 +21,7 @@ CUT = Cut(
     [1000.0, 3000.0],
 )
 TABLES = {"EL0": (0.5, 0.0), "EL1": (0.25, 0.0), "EU0": (0.7, 0.0), "EU1": (0.9, 0.0), "EG0": (0.1, 0.001), "ED0": (6.0, 0.0)}
-PROFILE = Profile("dlrm", 2, 800, {"2": CUT}, {"2": TABLES}, 6400.0, [0.5, 0.2, 0.2, 0.1], 0.25, 0.3, 100.0)
+PROFILE = Profile("dlrm", 2, 800, {"2": CUT}, {"2": MeshProfile(TABLES, 6400.0, [0.5, 0.2, 0.2, 0.1], 0.25)}, 0.3, 100.0)
 
 
 def program(family="1f1b", microbatches=4, stages=2):
