@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -17,39 +15,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from recpipe.planner.measure import best_of, rank_rates
+
 SIZES = (1 << 12, 1 << 23)
 """Floats of the messages that give a link's latency and bandwidth."""
-
-
-def best_of(function: Callable[[], object], repeats: int = 7) -> float:
-    """Least seconds of several calls."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def rank_rates() -> dict[str, float]:
-    """What one rank reaches, in the units of a topology file."""
-    a, b = torch.randn(2048, 512), torch.randn(512, 512)
-    flops = 2 * a.shape[0] * a.shape[1] * b.shape[1] / best_of(lambda: a @ b)
-    long = torch.randn(1 << 23)
-    stream = 2 * 4 * long.numel() / best_of(lambda: long * 2.0)
-    table, rows = torch.randn(400_000, 64), torch.randint(400_000, (53_248,))
-    gather = 2 * 4 * 64 * rows.numel() / best_of(lambda: table.index_select(0, rows))
-    small = torch.randn(8)
-    launch = best_of(lambda: [small + 1.0 for _ in range(1000)]) / 1000
-    keys = (torch.rand(53_248) ** 4 * 5_000_000).long()
-    dedup = best_of(lambda: torch.unique(keys, return_inverse=True)) / keys.numel()
-    return {
-        "tflops": flops / 1e12,
-        "bandwidth_gbs": stream / 1e9,
-        "gather_gbs": gather / 1e9,
-        "launch_us": launch * 1e6,
-        "dedup_ns": dedup * 1e9,
-    }
 
 
 def _link_rank(rank: int, folder: str) -> None:

@@ -49,6 +49,17 @@ _NOT_IN_VERIFY = (
     "trace",
 )
 
+_PLANNED = {
+    "exchange": "the planner chooses; planner.exchange=[window] or [pooled] restricts it",
+    "schedule": "the planner chooses; planner.schedules, planner.microbatches and planner.embedding restrict it",
+    "cost": "costs come from the topology, the tower and the tables",
+    "mesh.cuts": "the planner cuts the tower",
+    "mesh.replicas": "it follows from planner.stages",
+    "tables.replicate_below": "the planner chooses; planner.constraints restricts it",
+    "tables.local_size": "the topology says how many ranks a node has",
+    **dict.fromkeys((*_NOT_IN_VERIFY, "lr", "run"), "recpipe plan runs nothing"),
+}
+
 
 @dataclass(frozen=True)
 class Idle:
@@ -142,6 +153,10 @@ def idle_reason(cfg: DictConfig, key: str, command: str) -> str:
     """Why a setting changes nothing in this configuration; empty if it does something."""
     if command == "verify" and any(_covers(name, key) for name in _NOT_IN_VERIFY):
         return "recpipe verify runs training steps only"
+    if command == "plan":
+        reason = next((why for name, why in _PLANNED.items() if _covers(name, key)), "")
+        if reason:
+            return reason
     for rule in IDLE:
         if _covers(rule.key, key) and OmegaConf.select(cfg, rule.key) is not None and rule.unused(cfg):
             return rule.because

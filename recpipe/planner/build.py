@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from recpipe.errors import PlanError
 from recpipe.planner.assign import Assigner, Table
 from recpipe.planner.designs import Choice, Design, make_design, table_shape
+from recpipe.planner.found import Rated
 from recpipe.planner.loads import Chosen
 from recpipe.planner.memory import cluster_of
 from recpipe.planner.plan import MadeFor, Plan, PlannedTable, kernel_of
 from recpipe.planner.problem import Problem
-from recpipe.planner.search import Rated
 from recpipe.planner.table_costs import Shape, make_kind
 
 

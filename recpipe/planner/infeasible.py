@@ -12,10 +12,11 @@ from dataclasses import replace
 from recpipe.embedding.layout import SHARDING_TYPES
 from recpipe.errors import RecpipeError
 from recpipe.planner.designs import Choice
+from recpipe.planner.found import Found
 from recpipe.planner.memory import cluster_of, rank_memory
 from recpipe.planner.problem import Problem, Scope
 from recpipe.planner.report.terminal import wrapped
-from recpipe.planner.search import Found, search
+from recpipe.planner.search import search
 from recpipe.planner.table_costs import Allowed
 
 _MOST_NODES = 512

@@ -30,26 +30,40 @@ def make_problem(cfg: Any) -> Problem:
     Raises:
         ConfigError, DataError: settings or files that do not fit.
     """
-    topology = _limited(to_topology(cfg.topology), cfg.planner.memory_gb)
-    schema, statistics = _stated_schema(cfg.workload), None
+    return problem_of(cfg, to_topology(cfg.topology), cfg.planner, cfg.workload)
+
+
+def problem_of(cfg: Any, topology: Topology, planner: Any, workload: Any) -> Problem:
+    """The problem of a training configuration on given machines.
+
+    Args:
+        cfg: a `recpipe.train.config.TrainConfig`.
+        planner: `recpipe.planner.settings.PlannerSettings`.
+        workload: `recpipe.planner.statistics.WorkloadSettings`.
+
+    Raises:
+        ConfigError, DataError: settings or files that do not fit.
+    """
+    topology = _limited(topology, planner.memory_gb)
+    schema, statistics = _stated_schema(workload), None
     if schema is None:
         prepare_dataset(cfg.data, logger.info)
         dataset = open_dataset(cfg.data, cfg.seed)
         schema, statistics = dataset.schema, dataset.statistics()
     model = build_model(cfg.model, schema, dtype=_DTYPES[cfg.dtype], device="meta")
-    tables = _demands(cfg, model, schema, statistics)
+    tables = _demands(cfg, workload, model, schema, statistics)
     names = [demand.spec.name for demand in tables]
     return Problem(
         topology=topology,
         tables=tables,
-        tower=_tower(cfg, model, schema, topology),
-        global_batch=_global_batch(cfg, topology),
+        tower=_tower(cfg, planner.measure, model, schema, topology),
+        global_batch=_global_batch(cfg, planner.global_batch, topology),
         table_optimizer=cfg.optimizer.table.name,
         dense_optimizer=cfg.optimizer.dense.name,
         element=_BYTES[cfg.dtype],
         row_element=_BYTES[cfg.dtype],
-        allowed=to_allowed(names, cfg.planner, cfg.tables, topology.world),
-        scope=to_scope(cfg.planner),
+        allowed=to_allowed(names, planner, cfg.tables, topology.world),
+        scope=to_scope(planner),
         model=cfg.model.name,
         data=cfg.data.name if statistics is not None else "stated",
     )
@@ -65,14 +79,12 @@ def _limited(topology: Topology, memory_gb: float | None) -> Topology:
     return replace(topology, nodes=nodes, reserved=0.0)
 
 
-def _global_batch(cfg: Any, topology: Topology) -> int:
+def _global_batch(cfg: Any, asked: int | None, topology: Topology) -> int:
     """Rows a step, the same for every mesh that is tried, so that plans are for the same training run."""
-    if cfg.planner.global_batch is not None:
-        if cfg.planner.global_batch < topology.world:
-            raise ConfigError(
-                f"planner.global_batch={cfg.planner.global_batch}: fewer rows than {topology.world} ranks"
-            )
-        return int(cfg.planner.global_batch)
+    if asked is not None:
+        if asked < topology.world:
+            raise ConfigError(f"planner.global_batch={asked}: fewer rows than {topology.world} ranks")
+        return asked
     return int(cfg.batch_size) * (topology.world // cfg.mesh.stages)
 
 
@@ -93,18 +105,18 @@ def _spread(name: str, values: Sequence[float], count: int) -> list[float]:
     return list(values) * count if len(values) == 1 else list(values)
 
 
-def _demands(cfg: Any, model: Model, schema: Schema, statistics: Any) -> tuple[Demand, ...]:
+def _demands(cfg: Any, workload: Any, model: Model, schema: Schema, statistics: Any) -> tuple[Demand, ...]:
     if statistics is None:
-        skew = _spread("skew", cfg.workload.skew, len(schema.features))
+        skew = _spread("skew", workload.skew, len(schema.features))
         means = [feature.mean_ids for feature in schema.features]
-        return stated_demands(model.tables, means, skew, cfg.workload.by_frequency)
+        return stated_demands(model.tables, means, skew, workload.by_frequency)
     hashed = getattr(cfg.data, "vocabulary", "frequency") == "hash"
     return measured_demands(model.tables, statistics, by_frequency=not hashed)
 
 
-def _tower(cfg: Any, model: Model, schema: Schema, topology: Topology) -> Tower:
+def _tower(cfg: Any, measure: str, model: Model, schema: Schema, topology: Topology) -> Tower:
     tower = count_tower(model)
-    wanted = cfg.planner.measure == "always" or (cfg.planner.measure == "auto" and topology.measured)
+    wanted = measure == "always" or (measure == "auto" and topology.measured)
     if not wanted:
         return tower
     before = torch.get_num_threads()

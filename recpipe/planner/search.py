@@ -33,6 +33,7 @@ from recpipe.planner.designs import (
     table_shape,
 )
 from recpipe.planner.exact import Exact, Rest, num_assignments
+from recpipe.planner.found import Found, Rated
 from recpipe.planner.loads import Chosen, Cluster, Loads, add_all
 from recpipe.planner.memory import cluster_of
 from recpipe.planner.problem import Problem
@@ -49,61 +50,6 @@ _SMALL = 2e5
 _SEVERAL_STARTS = 8192
 """Tables times ranks up to which each exchange alone is tried as a start, too."""
 _EVEN = TableTimes(1.0, 1.0, 2.0, 1.0)
-
-
-@dataclass(frozen=True)
-class Rated:
-    """A design with its best known tables.
-
-    Args:
-        design, assignment: None where the family refused.
-        choice: names.
-        seed: where the tables came from: greedy, window, pooled, a name of the caller's, or searched.
-        note: why it cannot be used, else empty.
-    """
-
-    choice: Choice
-    design: Design | None
-    assignment: Assignment | None
-    seed: str = ""
-    note: str = ""
-
-    @property
-    def step(self) -> float:
-        return self.assignment.step if self.assignment else math.inf
-
-    @property
-    def score(self) -> tuple[float, float]:
-        return self.assignment.score if self.assignment else (math.inf, math.inf)
-
-
-@dataclass
-class Found:
-    """What a search gives.
-
-    Args:
-        best: the plan, or the attempt that misses fewest bytes.
-        rated: every choice that was looked at, best first.
-        named: for each seed of the caller, the best design for exactly those tables.
-        bound: no plan with one of the designs that were simulated, or given up for their compute, is faster; milliseconds.
-        proven: the best is as fast as any plan in the scope.
-        looked: designs considered.
-        timed_out: the time box ended the search.
-        seconds: it took.
-    """
-
-    best: Rated
-    rated: list[Rated]
-    named: dict[str, Rated]
-    bound: float
-    proven: bool
-    looked: int
-    timed_out: bool
-    seconds: float
-
-    @property
-    def fits(self) -> bool:
-        return self.best.assignment is not None and self.best.assignment.shortfall == 0
 
 
 def search(problem: Problem, seeds: dict[str, Seed] | None = None, progress: Progress = logger.info) -> Found:
@@ -206,7 +152,7 @@ class _Search:
         if bound >= self._limit():
             self._drop(choice, bound, "its compute alone takes longer")
         elif self._stop() and self.rated_any:
-            self._drop(choice, bound, "not reached in the time box")
+            self._add(Rated(choice, None, None, note="not reached in the time box"))
         else:
             self._rate(choice)
 

@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from recpipe.errors import PlanError
 from recpipe.planner.build import made_for, to_plan, to_rated
+from recpipe.planner.found import Found, Rated
 from recpipe.planner.infeasible import explain_misfit
-from recpipe.planner.inputs import make_problem
+from recpipe.planner.inputs import make_problem, problem_of
 from recpipe.planner.plan import Plan, compare, load_plan, overrides, require_same, save_plan
 from recpipe.planner.problem import Problem
 from recpipe.planner.report.facts import facts, plan_facts
 from recpipe.planner.report.html import page
+from recpipe.planner.report.measured import beside
 from recpipe.planner.report.sensitivity import what_if
 from recpipe.planner.report.terminal import render
-from recpipe.planner.search import Found, Rated, Seed, search
+from recpipe.planner.search import Seed, search
+from recpipe.planner.settings import PlannerSettings
+from recpipe.planner.statistics import WorkloadSettings
+from recpipe.planner.topology import Topology
 
 logger = logging.getLogger(__name__)
+_RUN_SECONDS = 10.0
 _ROW = "{:<18}{:>7}{:>12}{:>14}{:>11}{:>14}  {}"
 
 
-def make_plan(cfg: Any) -> Plan:
-    """The best plan of a configuration, for `train plan=auto`.
+def plan_for_run(cfg: Any, topology: Topology) -> Plan:
+    """The best plan of a training run, for `train plan=auto`: before any process is started.
 
     Args:
-        cfg: a training configuration with the groups `topology`, `workload` and `planner`.
+        cfg: a `recpipe.train.config.TrainConfig`; what it pins in `tables` is kept.
+        topology: the machines, for instance of `recpipe.planner.measure.topology_here`.
 
     Raises:
         PlanError: nothing fits; says what is missing and what would fit.
     """
-    problem = make_problem(cfg)
-    found = find(problem, cfg)
+    problem = problem_of(cfg, topology, PlannerSettings(seconds=_RUN_SECONDS), WorkloadSettings())
+    found = search(problem, progress=logger.info)
     if not found.fits:
         raise PlanError(explain_misfit(problem, found))
     return to_plan(problem, found.best, facts(problem, found))
@@ -65,6 +71,8 @@ def run_plan(cfg: Any, folder: Path) -> int:
             print(explain_misfit(problem, found))
             return 1
         rated, report = found.best, facts(problem, found)
+    if cfg.planner.measured:
+        report["measured"] = beside(report, Path(cfg.planner.measured))
     if cfg.planner.sensitivity:
         report["sensitivity"] = what_if(problem, report)
     print(render(report, cfg.planner.verbose))
@@ -132,8 +140,3 @@ def sizing_row(cfg: Any, folder: Path, job: int) -> int:
         file.write("\n".join(lines) + "\n")
     print("\n".join(lines))
     return 0
-
-
-def with_seconds(problem: Problem, seconds: float) -> Problem:
-    """The same problem in a smaller time box."""
-    return replace(problem, scope=replace(problem.scope, seconds=seconds))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,7 @@ class PlannerSettings:
         sensitivity: also plan one more node, twice the batch and 16-bit rows.
         plan: a plan file to report on instead of searching.
         compare: a plan file to list the differences from.
+        measured: ``summary.json`` of a run with this plan: its figures are shown beside the predicted ones.
         verbose: every rank and table in the terminal report.
         out: directory of the report; empty: one named by the time.
     """
@@ -74,6 +75,7 @@ class PlannerSettings:
     sensitivity: bool = True
     plan: str = ""
     compare: str = ""
+    measured: str = ""
     verbose: bool = False
     out: str = ""
 
@@ -151,8 +153,3 @@ def _known(key: str, values: Sequence[str], known: Sequence[str]) -> None:
     for value in values:
         if value not in known:
             raise ConfigError(f"{key}: '{value}' is unknown; {nearest(str(value), known)}")
-
-
-def constraint(values: Mapping[str, Any]) -> ConstraintSettings:
-    """From plain values."""
-    return ConstraintSettings(**values)

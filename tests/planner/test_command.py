@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from recpipe.cli.main import main
 from recpipe.embedding.torchrec_planner import Machines, torchrec_plan
 from recpipe.planner.build import to_rated
-from recpipe.planner.plan import load_plan
+from recpipe.planner.plan import apply_plan, load_plan
 from recpipe.planner.problem import Scope
 from recpipe.planner.search import search
 from recpipe.planner.settings import ConstraintSettings, PlannerSettings, to_allowed
@@ -80,6 +80,8 @@ def test_nothing_fits_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["planner.constraints={t_cat_1: {ranks: [8]}}"], "pinned to ranks [8]"),
         (["planner.plan=missing.json"], "cannot be read"),
         (["workload.multi_hot_sizes=[1,2]"], "2 entries for 4 tables"),
+        (["schedule=gpipe"], "planner.schedules"),
+        (["epochs=2"], "recpipe plan runs nothing"),
     ],
 )
 def test_wrong_settings(words: list[str], said: str, capsys: pytest.CaptureFixture) -> None:
@@ -125,3 +127,51 @@ def _as_plan(one, rated):  # type: ignore[no-untyped-def]
     from recpipe.planner.build import to_plan
 
     return to_plan(one, rated)
+
+
+def test_a_run_is_shown_beside_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    summary = {
+        "rows_per_s": 1e6,
+        "world_size": 8,
+        "global_batch": 8192,
+        "table_bytes_by_rank": [1000] * 8,
+        "bytes_sent_per_step": {"ids": 80.0, "rows": 8e6, "row_gradients": 8e6, "dense": 1.0},
+    }
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(summary))
+    assert run(*STATED, f"planner.measured={path}", f"planner.out={tmp_path}") == 0
+    text = capsys.readouterr().out
+    assert "predicted and measured" in text and "rows bytes a rank and step" in text and "8.192" in text
+    assert "Predicted and measured" in (tmp_path / "report.html").read_text()
+    path.write_text(json.dumps(summary | {"world_size": 4}))
+    assert run(*STATED, f"planner.measured={path}", f"planner.out={tmp_path}") == 1
+    assert "world_size is 4, the plan has 8" in capsys.readouterr().err
+
+
+def test_a_training_run_can_be_planned() -> None:
+    """What `train plan=auto` needs: a plan from a training configuration alone, that places tables as it says."""
+    from recpipe.data.config import SyntheticData
+    from recpipe.embedding.placement import PlacementOptions, place_tables
+    from recpipe.model import build_model
+    from recpipe.model.config import DlrmConfig
+    from recpipe.planner.measure import LOOPBACK
+    from recpipe.planner.session import plan_for_run
+    from recpipe.planner.topology import Nodes, Topology
+    from recpipe.train.config import TrainConfig
+
+    cfg = TrainConfig(data=SyntheticData(num_train=5000, num_features=6), model=DlrmConfig(), batch_size=128)
+    top = Topology("local", (Nodes(1, 2, 1e9, 1e11, 4e9, 1e10, 3e-6, 1.5e-8),), LOOPBACK, LOOPBACK, "sync", 0.1)
+    plan = plan_for_run(cfg, top)
+    assert plan.made_for.world == 2 and plan.made_for.global_batch == 256 and plan.made_for.data == "synthetic"
+    schema_tables = [(table.table, table.num_rows) for table in plan.tables]
+    from recpipe.data import open_dataset
+
+    model = build_model(cfg.model, open_dataset(cfg.data).schema, device="meta")
+    assert schema_tables == [(spec.name, spec.num_rows) for spec in model.tables]
+    values = plan.to_json()
+    apply_plan(plan, cfg, plan.made_for, model.tables)
+    options = PlacementOptions(
+        per_table=cfg.tables.per_table, exchange_per_table=cfg.tables.exchange_per_table, pins=cfg.tables.pins
+    )
+    assert [one.shards for one in place_tables(model.tables, 2, options)] == [one.shards for one in plan.layouts()]
+    assert cfg.mesh.stages == values["stages"] and cfg.schedule.microbatches == values["microbatches"]

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from recpipe.planner.found import Found, Rated
 from recpipe.planner.loads import Chosen, Loads, add_all
 from recpipe.planner.memory import RankMemory, cluster_of, rank_memory
 from recpipe.planner.plan import kernel_of
 from recpipe.planner.problem import Problem
-from recpipe.planner.search import Found, Rated
 from recpipe.schedule.metrics import measure
 
 CODES = {
@@ -88,8 +88,17 @@ def plan_facts(problem: Problem, rated: Rated) -> dict[str, Any]:
         "ranks": ranks,
         "tables": _tables(problem, rated, loads),
         "stages": _stages(problem, rated),
+        "traffic": _traffic(loads),
         "busiest": _busiest(problem, ranks, assignment.chosen),
     }
+
+
+def _traffic(loads: Loads) -> dict[str, float]:
+    """Bytes that a rank sends to others in a step, on average."""
+    cluster = loads.cluster
+    others = len(cluster.consumers) - cluster.is_consumer
+    rows, ids = (float((own * others).mean()) for own in (loads.own, loads.ids))
+    return {"rows": rows, "row_gradients": rows, "ids": ids}
 
 
 def _topology(problem: Problem) -> dict[str, Any]:

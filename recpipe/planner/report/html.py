@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from recpipe.planner.found import Rated
 from recpipe.planner.report.style import STYLE
 from recpipe.planner.report.terminal import count, rank_list, telling_ranks
-from recpipe.planner.search import Rated
 from recpipe.schedule.draw.svg import svg
 
 _MANY_RANKS, _MANY_TABLES, _MANY_EVENTS = 64, 200, 6000
