@@ -99,22 +99,24 @@ def main() -> None:
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     chooser, results = random.Random(options.seed), Counter[tuple[str, str, str]]()
-    with tempfile.TemporaryDirectory(prefix="recpipe-soak-") as base:
-        plain: dict[str, dict[str, torch.Tensor]] = {}
-        for number in range(options.moments):
-            name = list(SCHEDULES)[number % len(SCHEDULES)]
-            world, extra = SCHEDULES[name]
-            settings = {**COMMON, **extra}
-            if name not in plain:
-                folder = Path(base) / f"plain-{number}"
-                code, output = run(world, {**settings, "run__dir": str(folder)})
-                assert code == 0, output
-                plain[name] = final_tensors(folder)
-            fault, begun = draw(chooser, world), time.monotonic()
-            happened = strike(Path(base) / "struck", world, settings, fault, plain[name])
-            results[name, fault.phase, happened] += 1
-            print(f"{number:3d} {name}: rank {fault.rank}, {fault.phase} call {fault.call}: {happened}, "
-                  f"{time.monotonic() - begun:.0f} s", flush=True)  # fmt: skip
+    base = tempfile.mkdtemp(prefix="recpipe-soak-")
+    print(f"runs in {base}; they stay there when a moment fails", flush=True)
+    plain: dict[str, dict[str, torch.Tensor]] = {}
+    for number in range(options.moments):
+        name = list(SCHEDULES)[number % len(SCHEDULES)]
+        world, extra = SCHEDULES[name]
+        settings = {**COMMON, **extra}
+        if name not in plain:
+            folder = Path(base) / f"plain-{number}"
+            code, output = run(world, {**settings, "run__dir": str(folder)})
+            assert code == 0, output
+            plain[name] = final_tensors(folder)
+        fault, begun = draw(chooser, world), time.monotonic()
+        happened = strike(Path(base) / "struck", world, settings, fault, plain[name])
+        results[name, fault.phase, happened] += 1
+        print(f"{number:3d} {name}: rank {fault.rank}, {fault.phase} call {fault.call}: {happened}, "
+              f"{time.monotonic() - begun:.0f} s", flush=True)  # fmt: skip
+    shutil.rmtree(base)
     print("| schedule | phase | what happened | times |\n|---|---|---|---|")
     for (name, phase, happened), count in sorted(results.items()):
         print(f"| {name} | {phase} | {happened} | {count} |")

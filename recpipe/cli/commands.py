@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-COMMANDS = ("train", "eval", "checkpoint", "verify", "data", "simulate", "profile", "plan", "bench", "doctor")
+COMMANDS = ("train", "eval", "score", "checkpoint", "verify", "data", "simulate", "profile", "plan", "bench", "doctor")
 
 
 def load(name: str) -> ModuleType:

@@ -12,11 +12,14 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 
 logger = logging.getLogger(__name__)
 
 KINDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# What our launcher sends in their place: SIGTERM stays the one that ends a worker, whatever it waits for.
+FORWARDED = signal.SIGUSR1
 # Launchers and terminals send the same signal twice within moments.
 SAME_SECONDS = 1.0
 
@@ -26,11 +29,12 @@ class Interruption:
 
     Args:
         speaks: says what will happen.
+        kinds: the signals.
     """
 
-    def __init__(self, speaks: bool = True) -> None:
+    def __init__(self, speaks: bool = True, kinds: Sequence[signal.Signals] = KINDS) -> None:
         self.number: int | None = None
-        self._speaks, self._when = speaks, 0.0
+        self._speaks, self._kinds, self._when = speaks, kinds, 0.0
         self._before: dict[signal.Signals, object] = {}
 
     @property
@@ -44,9 +48,7 @@ class Interruption:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        # A worker whose launcher speaks for it ignores Ctrl-C, and goes on to do so.
-        taken = [kind for kind in KINDS if signal.getsignal(kind) is not signal.SIG_IGN]
-        self._before = {kind: signal.signal(kind, _nothing) for kind in taken}
+        self._before = {kind: signal.signal(kind, _nothing) for kind in self._kinds}
         threading.Thread(target=self._listen, name="recpipe-signals", daemon=True).start()
         return self
 
@@ -71,8 +73,7 @@ class Interruption:
         if self.number is None:
             self.number, self._when = number, now
             if self._speaks:
-                name = signal.Signals(number).name
-                logger.warning("%s: finishing the step, then a checkpoint; once more leaves at once", name)
+                logger.warning("stopping: finishing the step, then a checkpoint; the same signal again leaves at once")
         elif now - self._when > SAME_SECONDS:
             os._exit(128 + number)
 

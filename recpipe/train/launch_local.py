@@ -1,7 +1,7 @@
 """Workers on this machine, started with torch's elastic launcher, and started again when one has died.
 
-The launcher is the only one who reports. It passes SIGTERM and Ctrl-C on as SIGTERM, so that workers can finish their step
-and leave by themselves; a second one ends them. Importing this module does not import torch.
+The launcher is the only one who reports. It passes SIGTERM and Ctrl-C on in a form of its own, so that workers can finish
+their step and leave by themselves; a second one ends them. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from recpipe.errors import RecpipeError
 from recpipe.train.failures import WorkerError, death, keep_traces, record, recorded, to_error
-from recpipe.train.interrupt import KINDS, SAME_SECONDS
+from recpipe.train.interrupt import FORWARDED, KINDS, SAME_SECONDS
 from recpipe.train.logs import log_plainly
 
 logger = logging.getLogger(__name__)
@@ -163,11 +163,11 @@ def _worker_main(function: Callable[..., int], args: tuple[Any, ...]) -> int:
     """A local worker's life. Only the launcher reports, so an error goes to a file."""
     from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
 
-    # The launcher passes Ctrl-C on as SIGTERM; a terminal would send it to everybody.
+    # The launcher passes these on; a terminal sends them to everybody.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _prctl_pr_set_pdeathsig(signal.SIGTERM)
+    _prctl_pr_set_pdeathsig(FORWARDED)
     log_plainly()
     folder = worker_folder()
     assert folder is not None
@@ -248,7 +248,8 @@ class _Forwarding:
         if self.number is None:
             self.number, self._when = number, time.monotonic()
             for worker in multiprocessing.active_children():
-                worker.terminate()
+                if worker.pid is not None:
+                    os.kill(worker.pid, FORWARDED)
         elif time.monotonic() - self._when > SAME_SECONDS:
             raise SignalException("stopped for the second time", signal.SIGTERM)
 

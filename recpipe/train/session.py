@@ -21,7 +21,7 @@ from recpipe.train.checkpoint_saver import check_settings
 from recpipe.train.config_text import from_yaml, to_yaml
 from recpipe.train.evaluate import score_split
 from recpipe.train.failures import traces_in
-from recpipe.train.interrupt import Interruption
+from recpipe.train.interrupt import FORWARDED, KINDS, Interruption
 from recpipe.train.launch import fail_now
 from recpipe.train.launch_local import note_run_dir, restarted_run, worker_folder
 from recpipe.train.loop import TrainingLoop
@@ -56,8 +56,10 @@ def run_train(cfg: Any) -> int:
         check_data(source, job.dataset, cfg.resume_allow_grow)
     folder = make_run_dir(cfg, "train", groups, step)
     note_run_dir(folder)
-    traces = traces_in(folder, groups.rank) if worker_folder() is None else nullcontext()
-    with traces, Interruption(groups.rank == 0) as interruption:
+    # Our own launcher collects traces, and passes signals on.
+    launched = worker_folder() is not None
+    traces = nullcontext() if launched else traces_in(folder, groups.rank)
+    with traces, Interruption(groups.rank == 0, (FORWARDED,) if launched else KINDS) as interruption:
         loop = TrainingLoop(job, folder, to_yaml(cfg), source, interruption)
         with Watchdog(groups.rank, groups.world, cfg.launch.watchdog_seconds, lambda: job.trainer.step, fail_now):
             _train(loop, started)

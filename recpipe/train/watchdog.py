@@ -75,6 +75,7 @@ class Watchdog:
         self._store = store
         self._main = threading.main_thread().ident
         self._over = threading.Event()
+        self._thread: threading.Thread | None = None
         self._seen: tuple[int, tuple[Any, ...]] = (-1, ())
         self._since = time.monotonic()
         self._heard: dict[int, tuple[Beat, float]] = {}
@@ -85,14 +86,17 @@ class Watchdog:
             self._store = self._store or _connect(self._seconds)
             if self._store is not None:
                 self._tell(self._look())
-                threading.Thread(target=self._watch, name="recpipe-watchdog", daemon=True).start()
+                self._thread = threading.Thread(target=self._watch, name="recpipe-watchdog", daemon=True)
+                self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._store is not None:
-            self._over.set()
+        self._over.set()
+        if self._thread is not None:
+            # A thread inside the store when Python ends would take the process down with it.
+            self._thread.join()
 
     def _watch(self) -> None:
         interval = min(self._seconds / 5, 5.0)

@@ -95,7 +95,7 @@ def test_termination_writes_a_checkpoint_and_leaves(tmp_path):
     process.send_signal(signal.SIGTERM)
     code, out, err = finish(process)
     assert (code, err) == (128 + signal.SIGTERM, "")
-    assert "SIGTERM: finishing the step, then a checkpoint" in out
+    assert "stopping: finishing the step, then a checkpoint" in out
     step = int((saved := next((tmp_path / "a" / "checkpoints").iterdir())).name.partition("-")[2])
     assert f"stopped after step {step}, with a checkpoint; go on with: recpipe train resume=" in out
     assert (saved / "manifest.json").exists()

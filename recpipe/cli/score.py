@@ -1,0 +1,42 @@
+"""``recpipe score``: a score for every line of a file. The work is in `recpipe.train.score`; this starts the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from recpipe.train.config import LaunchConfig, TablesConfig
+
+CONFIG = "score"
+HELP = "Score a file of rows, with or without labels: recpipe score checkpoint=DIR input=FILE output=FILE."
+
+
+@dataclass
+class ScoreConfig:
+    """Root of ``conf/score.yaml``.
+
+    Args:
+        checkpoint: a directory such as ``runs/train/.../checkpoints/final``.
+        input: a file, or a directory of files, in the form of the training files; labels may be missing.
+        output: scores in row order: Parquet where the name ends in .parquet, else a number a line.
+        prepared: the prepared directory of the training rows, which has the vocabularies; empty: where the run found it.
+    """
+
+    checkpoint: str = ""
+    input: str = ""
+    output: str = ""
+    prepared: str = ""
+    tables: TablesConfig = field(default_factory=TablesConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+    test_batch_size: int | None = None
+
+
+SCHEMA = ScoreConfig
+
+
+def main(cfg: Any) -> int:
+    """Runs `cfg` on `launch.nproc` local workers or on the ones found. Returns the exit code."""
+    from recpipe.train.launch import launch_workers
+    from recpipe.train.score import run_score
+
+    return launch_workers(run_score, cfg.launch.nproc, cfg)

@@ -1,0 +1,79 @@
+"""What each worker of `recpipe score` runs: from a file of rows to a file of scores, at any number of ranks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recpipe.comm import Groups
+from recpipe.data import Dataset
+from recpipe.data.config import SCHEMAS
+from recpipe.data.prepare.given import as_dicts, encode_given, given_dataset
+from recpipe.data.prepare.job import prepare
+from recpipe.data.prepared import read_manifest
+from recpipe.data.scores import write_scores
+from recpipe.errors import ConfigError
+from recpipe.train import checkpoint
+from recpipe.train.config_text import from_yaml
+from recpipe.train.evaluate import score_split
+from recpipe.train.metrics import evaluate
+from recpipe.train.report import one_line
+from recpipe.train.setup import build_scorer, init_processes
+from recpipe.train.state import check_schema, weights
+
+logger = logging.getLogger(__name__)
+
+
+def run_score(cfg: Any) -> int:
+    """Scores every line of `cfg.input` with a checkpoint. Collective; gives the exit code."""
+    groups = init_processes(cfg.launch)
+    if groups.rank:
+        logging.getLogger("recpipe").setLevel(logging.ERROR)
+    folder, output = Path(cfg.checkpoint), Path(cfg.output)
+    trained = from_yaml(checkpoint.read_text(folder, "config.yaml"))
+    trained.tables, trained.exchange.kind = cfg.tables, "window"
+    work = output.with_name(f".{output.name}.rows")
+    dataset = _rows(cfg, trained, work, groups)
+    check_schema(checkpoint.read_json(folder, "schema.json"), dataset.schema)
+    scorer = build_scorer(trained, dataset, groups)
+    checkpoint.load(folder, weights(scorer), groups)
+    size = cfg.test_batch_size or trained.test_batch_size or trained.batch_size
+    logits, labels = score_split(scorer, dataset, "test", groups, size, None)
+    if groups.rank == 0:
+        write_scores(output, torch.sigmoid(logits).numpy())
+        if not labels.isnan().all():
+            logger.info("%s: %s", cfg.input, one_line(evaluate(logits, labels)[0]))
+        logger.info("wrote %d scores to %s", len(logits), output)
+        shutil.rmtree(work, ignore_errors=True)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    return 0
+
+
+def _rows(cfg: Any, trained: Any, work: Path, groups: Groups) -> Dataset:
+    """The rows of the file, encoded once, by rank 0, as training rows were."""
+    data, known = _vocabularies(trained.data, cfg.prepared)
+    text = ""
+    if groups.rank == 0:
+        text = json.dumps([str(known), as_dicts(encode_given(data, cfg.input, Path(known), work, logger.info))])
+    known, records = json.loads(groups.broadcast_text(text))
+    return given_dataset(data, records, Path(known), work, cfg.input)
+
+
+def _vocabularies(data: Any, prepared: str) -> tuple[Any, str]:
+    """How the training rows were read, and the prepared directory that has their vocabularies."""
+    if data.name == "synthetic":
+        raise ConfigError("this model was trained on synthetic rows: there are no files in that form to score")
+    known = prepared or (data.path if data.name == "prepared" else "")
+    if not known:
+        known = str(prepare(data, logger.info))
+    settings = read_manifest(Path(known))["provenance"]["settings"]
+    record = SCHEMAS["criteo" if data.name == "criteo" else settings.get("name", "table")]
+    # Every line has to get a score: none may be dropped.
+    kept = {key: value for key, value in settings.items() if key in record.__dataclass_fields__ and key != "name"}
+    return record(**{**kept, "shuffle": "none", "non_finite": "error", "bad_ids": "error"}), known
