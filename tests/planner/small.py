@@ -45,7 +45,7 @@ def problem(seed: int, ranks: int = 2, num_tables: int = 2, scope: Scope | None 
     rng = random.Random(seed)
     tables = tuple(
         Demand(
-            TableSpec(f"t_{i}", f"f_{i}", int(10 ** rng.uniform(0.8, 5)), 8),
+            TableSpec(f"t_{i}", f"f_{i}", int(10 ** rng.uniform(0.8, 5)), 8 if seed % 3 else 64),
             rng.choice([1.0, 1.0, 4.0]),
             rng.choice([0.0, 0.8, 1.2]),
             rng.random() < 0.5,

@@ -23,7 +23,7 @@ SCOPE = Scope((), (2, 4), ("1f1b", "zb_h1"), ("ahead",), (2,), 60.0, 500, 3)
 
 
 def problem() -> Problem:
-    one = small.problem(21, ranks=4, num_tables=5, scope=SCOPE)
+    one = small.problem(22, ranks=4, num_tables=5, scope=SCOPE)
     nodes = tuple(dataclasses.replace(group, memory=1e9, price=2.0) for group in one.topology.nodes)
     return dataclasses.replace(one, topology=dataclasses.replace(one.topology, nodes=nodes))
 

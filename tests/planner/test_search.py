@@ -130,7 +130,7 @@ def test_the_time_box_is_said() -> None:
 
 def test_alike_ranks_are_told_apart_where_it_matters() -> None:
     """A row-wise or pinned table later in the order makes ranks different: no place may be skipped before it."""
-    one = small.problem(0, ranks=4, num_tables=3)
+    one = small.problem(1, ranks=4, num_tables=3)
     rules = {name: Allowed(("table_wise",), ("window",)) for name in one.allowed} | {
         "t_2": Allowed(("table_wise",), ("window",), (3,))
     }
