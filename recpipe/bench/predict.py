@@ -56,7 +56,9 @@ def predict(config: BenchConfig) -> Iterator[Prediction]:
                 network.set_rate(link)
                 wire = _link(config, workload, network)
                 for contestant in contestants:
-                    predicted = steady(simulated(_program(contestant), profiled_cost(profile, _program(contestant), wire)))
+                    predicted = steady(
+                        simulated(_program(contestant), profiled_cost(profile, _program(contestant), wire))
+                    )
                     measured = _measure(config, network, workload, contestant, link)
                     yield Prediction(workload, link, contestant.name, predicted.step, measured)
 

@@ -28,7 +28,7 @@ class Profile:
         lines = [
             f"{self.contestant}: {self.workload.model}, {self.workload.ids} ids, link {self.link}; rank 0, ms a step"
         ]
-        for name, rows in (("operators", self.operators), ("functions", self.functions)):
+        for name, rows in (("operators, wall clock", self.operators), ("functions, processor time", self.functions)):
             lines.append(f"{name:<76}{'calls':>8}{'own':>9}{'whole':>9}")
             lines += [f"  {row[0][:73]:<74}{row[1]:>8.1f}{row[2]:>9.2f}{row[3]:>9.2f}" for row in rows[:_SHOWN]]
         return "\n".join(lines)

@@ -39,7 +39,7 @@ def global_batches(workload: Workload, dataset: Dataset) -> list[Batch]:
         ConfigError: the file has too few rows.
     """
     if workload.ids != "real":
-        return _drawn(workload)
+        return drawn(workload)
     size = workload.global_batch
     available = dataset.num_rows("train") // size
     if not available:
@@ -68,7 +68,7 @@ def open_schema(workload: Workload) -> Dataset:
     return open_dataset(config)
 
 
-def _drawn(workload: Workload) -> list[Batch]:
+def drawn(workload: Workload) -> list[Batch]:
     rng = np.random.default_rng(0)
     size, count = workload.global_batch, workload.num_batches
     exponent = SKEW if workload.ids == "skewed" else 0.0

@@ -61,7 +61,7 @@ def test_a_rank_that_dies_says_why():
     workload = Workload("dlrm", "skewed", "", ranks=2, batch_size=8, rows=50, dim=8, num_batches=2)
     contestant = parse_contestant("window:2x1:m1:ahead:optimizer.dense.name=nothing", 2)
     with (
-        pytest.raises(TrainingError, match="(?s)has died.*optimizer.dense.name=nothing"),
+        pytest.raises(TrainingError, match=r"(?s)has died.*optimizer.dense.name=nothing"),
         open_network("none", 2) as network,
         Ranks(contestant, workload, network),
     ):

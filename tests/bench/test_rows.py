@@ -6,8 +6,7 @@ import itertools
 
 import torch
 
-from recpipe.bench.rows import _drawn as drawn
-from recpipe.bench.rows import my_batches
+from recpipe.bench.rows import drawn, my_batches
 from recpipe.bench.settings import Workload
 
 
