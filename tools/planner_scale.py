@@ -35,8 +35,11 @@ def make(num_tables: int, ranks: int, rows: int, seconds: float) -> Problem:
     skews = rng.uniform(0.6, 1.3, num_tables).round(2).tolist()
     schema = Schema(13, tuple(Feature(f"cat_{i}", n, m) for i, (n, m) in enumerate(zip(sizes, means, strict=True))))
     cfg = DcnV2Config(
-        embedding_dim=128, dense_arch_layer_sizes=[512, 256, 128], over_arch_layer_sizes=[1024, 1024, 512, 256, 1],
-        structure="stacked", dcn_low_rank_dim=512,
+        embedding_dim=128,
+        dense_arch_layer_sizes=[512, 256, 128],
+        over_arch_layer_sizes=[1024, 1024, 512, 256, 1],
+        structure="stacked",
+        dcn_low_rank_dim=512,
     )
     model = build_model(cfg, schema, device="meta")
     tables = tuple(Demand(s, m, k) for s, m, k in zip(model.tables, means, skews, strict=True))

@@ -102,9 +102,7 @@ def problem(cfg: ModelConfig, tower: Tower, ranks: int, way: Way, skew: float) -
     sharding = SHARDED if way.exchange == ("pooled",) else SHARDING_TYPES
     rules = {spec.name: Allowed(sharding, way.exchange) for spec in specs}
     scope = replace(way.scope, seconds=20.0, effort=600)
-    return Problem(
-        topology(ranks), tables, tower, ROWS * ranks, "adagrad", "adagrad", allowed=rules, scope=scope
-    )
+    return Problem(topology(ranks), tables, tower, ROWS * ranks, "adagrad", "adagrad", allowed=rules, scope=scope)
 
 
 def tower_of(cfg: ModelConfig) -> Tower:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from recpipe.embedding.layout import SHARDING_TYPES
 from recpipe.planner.statistics import Demand
 from recpipe.planner.table_costs import Allowed
 from recpipe.planner.topology import Topology
-from recpipe.planner.tower import Tower
+
+if TYPE_CHECKING:
+    # The command line reads this module's names before torch is needed.
+    from recpipe.planner.tower import Tower
 
 DENSE_STATE = {"sgd": 0, "adagrad": 1, "adam": 2, "adamw": 2}
 """Values of optimizer state a weight."""

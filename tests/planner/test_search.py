@@ -135,5 +135,7 @@ def test_alike_ranks_are_told_apart_where_it_matters() -> None:
         "t_2": Allowed(("table_wise",), ("window",), (3,))
     }
     scope = Scope((1,), (1,), ("1f1b",), ("ahead",), (2,), 60.0, 8000, 3)
-    pinned = dataclasses.replace(one, allowed=rules, scope=scope)
+    nodes = tuple(dataclasses.replace(group, memory=1e9) for group in one.topology.nodes)
+    top = dataclasses.replace(one.topology, nodes=nodes)
+    pinned = dataclasses.replace(one, allowed=rules, scope=scope, topology=top)
     assert search(pinned, progress=quiet).best.step == pytest.approx(small.best_by_trying(pinned), rel=1e-9)
