@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recpipe.batch import Batch
 from recpipe.bench.rows import data_config, global_batches, my_batches
 from recpipe.bench.settings import Contestant, Workload
 from recpipe.comm import Groups
 from recpipe.model.config import SCHEMAS as MODELS
 from recpipe.train.config import TrainConfig
 from recpipe.train.profile import measure_link, measure_profile
-from recpipe.train.setup import build_job
+from recpipe.train.setup import Job, build_job
 
 LEARNING_RATE = 0.01
 DENSE_LAYERS, OVER_LAYERS = (512, 256), (512, 512, 256, 1)
@@ -58,9 +59,13 @@ class RecpipeSide:
     def __init__(self, contestant: Contestant, workload: Workload) -> None:
         self.job = build_job(train_config(contestant, workload), Groups.create())
         self.period = workload.num_batches
-        place = self.job.place
-        rows = my_batches(global_batches(workload, self.job.dataset), place.consumer, place.num_consumers)
-        self._results = self.job.trainer.run(rows)
+        self._workload = workload
+        self._results = self.job.trainer.run(self._rows(self.job))
+
+    def _rows(self, job: Job) -> Iterator[Batch]:
+        """This rank's rows of every step, without end."""
+        batches = global_batches(self._workload, job.dataset)
+        return my_batches(batches, job.place.consumer, job.place.num_consumers)
 
     def step(self) -> None:
         """Trains on the next batch."""
@@ -79,6 +84,6 @@ class RecpipeSide:
         return {
             **ExchangeProbe(self).requests,
             "profile": lambda **sizes: profile(self, **sizes),
-            "measure_profile": lambda: asdict(measure_profile(self.job.cfg, self.job.groups)),
+            "measure_profile": lambda: asdict(measure_profile(self.job.cfg, self.job.groups, self._rows)),
             "measure_link": lambda: dict(zip(("alpha", "bandwidth"), measure_link(self.job.groups), strict=True)),
         }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, count, islice
 from statistics import median
 from typing import Any
 
@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from omegaconf import OmegaConf
 
+from recpipe.batch import Batch
 from recpipe.comm import Groups
+from recpipe.errors import ConfigError
 from recpipe.model import Model, StepContext
 from recpipe.model.block import Block
 from recpipe.runtime.recorder import Recorder
@@ -32,19 +34,35 @@ WARM_UP, STEPS = 4, 12
 _PER_MICROBATCH = (*COMPUTE_OPS, Op.EO, Op.EG)
 
 
-def measure_profile(cfg: Any, groups: Groups) -> Profile:
-    """Profiles the configured model and data on the ranks there are; collective, the same on every rank."""
+Rows = Callable[[Job], Iterator[Batch]]
+"""What each rank of a job trains on, without end."""
+
+
+def measure_profile(cfg: Any, groups: Groups, rows: Rows | None = None) -> Profile:
+    """Profiles the configured model on the ranks there are; collective, the same on every rank.
+
+    Args:
+        cfg: `recpipe.train.config.TrainConfig`.
+        rows: None: the configured data, epoch after epoch.
+    """
     blocks = measure_blocks(cfg, groups)
     cuts: dict[str, Cut] = {}
     meshes: dict[str, MeshProfile] = {}
     for stages in (p for p in range(1, groups.world + 1) if groups.world % p == 0):
         for families in _families(stages):
-            runs = [_Run(cfg, groups, stages, family, m) for family in families for m in (COARSE, FINE)]
+            runs = [_Run(cfg, groups, rows or _epochs, stages, family, m) for family in families for m in (COARSE, FINE)]
             job = runs[0].job
             cuts[str(job.place.placement.num_stages)] = _cut(runs, job)
             meshes.setdefault(str(stages), _exchange(runs))
     alpha, bandwidth = measure_link(groups)
     return Profile(cfg.model.name, groups.world, _global_rows(cfg, groups), cuts, meshes, alpha, bandwidth, blocks)
+
+
+def _epochs(job: Job) -> Iterator[Batch]:
+    feed = Feed(job.dataset.num_rows("train"), job.cfg.batch_size, job.mesh.replicas)
+    if not feed.num_steps:
+        raise ConfigError("there are no training rows to profile with")
+    return chain.from_iterable(read_batches(job, feed, epoch) for epoch in count())
 
 
 def _global_rows(cfg: Any, groups: Groups) -> int:
@@ -90,7 +108,7 @@ def _families(stages: int) -> list[list[str]]:
 class _Run:
     """One recorded training of a few steps."""
 
-    def __init__(self, cfg: Any, groups: Groups, stages: int, family: str, microbatches: int) -> None:
+    def __init__(self, cfg: Any, groups: Groups, batches: Rows, stages: int, family: str, microbatches: int) -> None:
         settings = {"name": family, "microbatches": microbatches, "embedding": "ahead", "chunks": 2}
         rows = _global_rows(cfg, groups) * stages // groups.world
         mesh = {"stages": stages, "replicas": None}
@@ -98,8 +116,7 @@ class _Run:
         self.job = job = build_job(chosen, groups)
         recorder = Recorder(job.traffic, job.place, WARM_UP, WARM_UP + STEPS)
         job.trainer.executor.recorder = recorder
-        feed = Feed(job.dataset.num_rows("train"), rows, job.mesh.replicas)
-        for _ in job.trainer.run(islice(read_batches(job, feed, 0), WARM_UP + STEPS + 1)):
+        for _ in job.trainer.run(islice(batches(job), WARM_UP + STEPS + 1)):
             pass
         if groups.rank == 0:
             logger.info("profiled %s, %d ranks a pipeline, %d microbatches", family, stages, microbatches)
