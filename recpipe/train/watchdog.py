@@ -96,7 +96,7 @@ class Watchdog:
         self._over.set()
         if self._thread is not None:
             # A thread inside the store when Python ends would take the process down with it.
-            self._thread.join()
+            self._thread.join(5)
 
     def _watch(self) -> None:
         interval = min(self._seconds / 5, 5.0)
