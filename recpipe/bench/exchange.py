@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from recpipe.bench.recpipe_side import RecpipeSide
 
 EXCHANGE_OPS = ("ED", "PO", "EO", "EG")
+_PURPOSES = ("ids", "rows", "row_gradients")
 
 
 class ExchangeProbe:
@@ -34,19 +35,33 @@ class ExchangeProbe:
         return {"exposed": self.exposed, "record": self.record, "alone": self.alone, "network": self.network}
 
     def exposed(self) -> dict[str, Any]:
-        """Seconds of a step for which compute stood still: ``exchange`` for ids, rows and row gradients; ``all``."""
+        """Seconds of a step for which compute stood still.
+
+        Returns:
+            ``exchange`` for ids, rows and row gradients, from the moment when every rank had issued its part; ``late``: before
+            that moment, which no network can help; ``by_op``: the first by op, and that of all other messages as it is.
+        """
         job, steps = self._side.job, self._side.period
         first = job.trainer.step
         recorder = Recorder(job.traffic, job.place, first, first + steps)
         job.trainer.executor.recorder = recorder
         self._run(steps)
         job.trainer.executor.recorder, job.traffic.recording = None, False
-        # In the first and last steps, some of what was waited for was issued or used outside the recording.
-        inner = [wait for wait in recorder.waits() if 1 <= wait.waiting.step < steps - 1]
-        found = {op: row["exposed"] / 1000 for op, row in totals(make_ledger([], inner), steps - 2).items()}
+        whole = _exchange(_waited(recorder))
+        self._cut_off_what_was_late()
+        found = _waited(recorder)
         job.traffic.messages.clear()
-        exchange = sum(seconds for op, seconds in found.items() if op in EXCHANGE_OPS)
-        return {"exchange": exchange, "all": sum(found.values()), "by_op": found}
+        return {"exchange": _exchange(found), "late": whole - _exchange(found), "by_op": found}
+
+    def _cut_off_what_was_late(self) -> None:
+        """Begins every wait when the last member of its exchange was issued; one machine has one clock. Collective."""
+        job = self._side.job
+        for purpose in _PURPOSES:
+            mine = [message for message in job.traffic.messages if message.purpose == purpose]
+            everyone: list[Any] = [None] * job.groups.world
+            dist.all_gather_object(everyone, [message.issued for message in mine], group=job.groups.control)
+            for message, issued in zip(mine, zip(*everyone, strict=True), strict=True):
+                message.waits = [(who, min(max(start, *issued), end), end) for who, start, end in message.waits]
 
     def record(self) -> dict[str, Any]:
         """Keeps the messages of one round; gives how many of each kind there are in a step."""
@@ -70,11 +85,11 @@ class ExchangeProbe:
         """Seconds of the messages of a step without a trainer: ``exchange``, kind after kind; ``all``, everything at once."""
         by_step = [[call for call in self._tape.calls if call.step == step] for step in range(self._side.period)]
         dist.barrier()
-        exchange = sum(replay(part) for calls in by_step for part in self._exchange(calls))
+        exchange = sum(replay(part) for calls in by_step for part in self._kinds(calls))
         dist.barrier()
         return {"exchange": exchange / len(by_step), "all": sum(map(replay, by_step)) / len(by_step)}
 
-    def _exchange(self, calls: list[Call]) -> list[list[Call]]:
+    def _kinds(self, calls: list[Call]) -> list[list[Call]]:
         """Messages of ids, rows and row gradients."""
         groups = self._side.job.groups
         return [
@@ -84,3 +99,14 @@ class ExchangeProbe:
     def _run(self, steps: int) -> None:
         for _ in range(steps):
             self._side.step()
+
+
+def _waited(recorder: Recorder) -> dict[str, float]:
+    """Seconds of a step by op. In the first and last steps, some of what was waited for was issued or used outside."""
+    steps = recorder.stop - recorder.first
+    inner = [wait for wait in recorder.waits() if 1 <= wait.waiting.step < steps - 1]
+    return {op: row["exposed"] / 1000 for op, row in totals(make_ledger([], inner), steps - 2).items()}
+
+
+def _exchange(by_op: dict[str, float]) -> float:
+    return sum(seconds for op, seconds in by_op.items() if op in EXCHANGE_OPS)

@@ -11,7 +11,8 @@ from typing import Any
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
-_TOP = 30
+_TOP = 40
+_Place = tuple[str, int, str]
 _HERE = Path(__file__).resolve().parents[2]
 
 
@@ -43,17 +44,30 @@ def _operators(found: Any, steps: int) -> list[tuple[str, float, float, float]]:
 
 
 def _functions(found: cProfile.Profile, steps: int) -> list[tuple[str, float, float, float]]:
-    stats: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = pstats.Stats(found).stats  # type: ignore[attr-defined]
-    rows = [
-        (_place(*place), calls / steps, own * 1e3 / steps, whole * 1e3 / steps)
-        for place, (_, calls, own, whole, _) in stats.items()
-    ]
+    stats: dict[_Place, tuple[int, int, float, float, dict[_Place, Any]]] = pstats.Stats(found).stats  # type: ignore[attr-defined]
+    rows = []
+    for place, (_, calls, own, whole, callers) in stats.items():
+        if place[0] != "~":
+            rows.append((_name(*place), calls / steps, own * 1e3 / steps, whole * 1e3 / steps))
+            continue
+        # What is not Python belongs to the line that calls it.
+        for caller, (_, part, own_part, whole_part) in callers.items():
+            rows.append(
+                (f"{_name(*place)} < {_name(*caller)}", part / steps, own_part * 1e3 / steps, whole_part * 1e3 / steps)
+            )
     return sorted(rows, key=lambda row: -row[2])[:_TOP]
 
 
-def _place(file: str, line: int, function: str) -> str:
+def _name(file: str, line: int, function: str) -> str:
     """Short: inside this project from its root, elsewhere from the package."""
     path = Path(file)
     if path.is_relative_to(_HERE) and "site-packages" not in path.parts:
         return f"{path.relative_to(_HERE)}:{line} {function}"
-    return function if file == "~" else f"{'/'.join(path.parts[-2:])}:{line} {function}"
+    if file == "~":
+        return (
+            function.removeprefix("<built-in method ")
+            .removeprefix("<method ")
+            .split("'")[1 if "'" in function else 0]
+            .rstrip(">")
+        )
+    return f"{'/'.join(path.parts[-2:])}:{line} {function}"

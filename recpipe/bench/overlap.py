@@ -16,9 +16,10 @@ from recpipe.bench.settings import BenchConfig, Workload, parse_contestant, pars
 logger = logging.getLogger(__name__)
 
 NOTES = """ms a step, medians of blocks, of the rank that takes longest. raw: messages of the exchange (ids, rows, gradients)
-sent again with nothing to hide behind, kind after kind. exposed: time that compute stood still for them. alone: the step with
-every message there at once. network: all messages of the step sent again at once, nothing else. MB: sent by the rank that
-sends most, as its interface counts, and as recpipe counts.
+sent again with nothing to hide behind, kind after kind. exposed: time that compute stood still for them, counted from when
+every rank had issued its part; late: the same before that moment, as another rank was not yet so far (a bubble, or noise).
+alone: the step with every message there at once. network: all messages of the step sent again at once, nothing else. MB:
+sent by the rank that sends most, as its interface counts, and as recpipe counts.
 Targets: exposed/raw <= 0.25 where alone >= raw; step/max <= 1.15."""
 _COLUMNS = (
     "mesh",
@@ -26,6 +27,7 @@ _COLUMNS = (
     "raw",
     "exposed",
     "exp/raw",
+    "late",
     "alone",
     "network",
     "step",
@@ -46,6 +48,7 @@ class Overlap:
     microbatches: int
     raw: float
     exposed: float
+    late: float
     alone: float
     network: float
     step: float
@@ -99,7 +102,8 @@ def _measure(
             wire.append((_largest(replies, "exchange"), _largest(replies, "all")))
     middle = sorted(exposed, key=lambda reply: float(reply["exchange"]))[len(exposed) // 2]
     return Overlap(
-        workload, link, mesh, microbatches, median(raw for raw, _ in wire), float(middle["exchange"]), median(alone),
+        workload, link, mesh, microbatches, median(raw for raw, _ in wire), float(middle["exchange"]),
+        float(middle["late"]), median(alone),
         median(everything for _, everything in wire), row.middle, median(row.bytes), sum(row.counted.values()),
         dict(middle["by_op"]),
     )  # fmt: skip
@@ -119,7 +123,7 @@ def line(row: Overlap) -> str:
     """A row for people."""
     times = [f"{1e3 * seconds:.1f}" for seconds in (row.raw, row.exposed)]
     cells = [
-        row.mesh, str(row.microbatches), *times, f"{row.exposed_share:.2f}", f"{1e3 * row.alone:.1f}",
+        row.mesh, str(row.microbatches), *times, f"{row.exposed_share:.2f}", f"{1e3 * row.late:.1f}", f"{1e3 * row.alone:.1f}",
         f"{1e3 * row.network:.1f}", f"{1e3 * row.step:.1f}", f"{row.over_bound:.2f}", f"{row.bytes / 1e6:.3f}",
         f"{row.counted / 1e6:.3f}", f"{row.bytes / row.counted - 1:+.2%}",
     ]  # fmt: skip
