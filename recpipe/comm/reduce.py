@@ -78,6 +78,11 @@ class GradientReducer:
         while self._next < len(self._buckets):
             self._start(self._buckets[self._next])
 
+    @property
+    def gradients(self) -> list[torch.Tensor]:
+        """All gradients, a flat tensor a bucket."""
+        return [bucket.flat for bucket in self._buckets]
+
     def finish(self) -> None:
         """Starts what has not left and waits for all."""
         self.start()

@@ -76,11 +76,16 @@ class EmulatedStage:
 class EmulatedUpdates:
     """Takes the place of the trainer's dense side: nothing to reduce, nothing to update."""
 
+    def check_loss(self, value: float, place: str) -> None: ...
+
     def backward_done(self, stage: int) -> None: ...
 
     def reduce(self, stage: int) -> None: ...
 
-    def optimize(self, stage: int, step: int) -> None: ...
+    def settle(self, step: int) -> bool:
+        return True
+
+    def optimize(self, stage: int, step: int, update: bool) -> None: ...
 
     def table_lr(self, step: int) -> float:
         return 0.0

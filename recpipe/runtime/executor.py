@@ -6,7 +6,6 @@ rank (`recpipe.schedule.deps` says what that is), so a program that was checked 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
@@ -17,7 +16,7 @@ from recpipe.batch import Batch
 from recpipe.comm import Pending
 from recpipe.comm.channels import ChannelsLike
 from recpipe.embedding.tables import ShardedTables
-from recpipe.errors import RecpipeError, ScheduleError, TrainingError
+from recpipe.errors import RecpipeError, ScheduleError
 from recpipe.model import StepContext
 from recpipe.runtime.order import StepOrder
 from recpipe.runtime.place import Place
@@ -31,11 +30,15 @@ from recpipe.schedule.ir import Action, Op
 class Updates(Protocol):
     """The dense side of an update, given by the trainer; steps count from the start of the run."""
 
+    def check_loss(self, value: float, place: str) -> None: ...
+
     def backward_done(self, stage: int) -> None: ...
 
     def reduce(self, stage: int) -> None: ...
 
-    def optimize(self, stage: int, step: int) -> None: ...
+    def settle(self, step: int) -> bool: ...
+
+    def optimize(self, stage: int, step: int, update: bool) -> None: ...
 
     def table_lr(self, step: int) -> float: ...
 
@@ -85,7 +88,7 @@ class Executor:
             Op.SG: self._send_gradient,
             Op.RG: self._receive_gradient,
             Op.EG: lambda step, action: step.tables.send_gradients(step.slots[action.microbatch]),
-            Op.EU: lambda step, _: step.tables.update(self._base + step.number + 1),
+            Op.EU: self._update,
             Op.R: self._reduce,
             Op.OPT: self._optimize,
         }
@@ -163,7 +166,7 @@ class Executor:
         with torch.set_grad_enabled(self._updates is not None):
             kept = self._run_stage(step, stage, key, span)
         if stage.is_last:
-            step.loss += self._finite(step, span, kept.output) if span.num_rows else 0.0
+            step.loss += self._checked(step, span, kept.output) if span.num_rows else 0.0
             step.scored.append((span, kept.logits_B, kept.labels_B))
         elif self._is_here(action, 1):
             step.messages[_at(key, 1)] = kept.message
@@ -172,14 +175,11 @@ class Executor:
         if self._updates is not None:
             step.activations[key] = kept
 
-    def _finite(self, step: RunningStep, span: Span, loss: torch.Tensor) -> float:
+    def _checked(self, step: RunningStep, span: Span, loss: torch.Tensor) -> float:
         value = float(loss.detach())
-        if self._updates is not None and not math.isfinite(value):
-            raise TrainingError(
-                f"the loss is {value} at step {self._base + step.number}, rows {span.first_row} to "
-                f"{span.first_row + span.num_rows - 1} of the epoch; nothing of the step was updated. Lower "
-                f"optimizer.table.learning_rate or optimizer.dense.learning_rate, or use lr.lr_warmup_steps"
-            )
+        if self._updates is not None:
+            rows = f"rows {span.first_row} to {span.first_row + span.num_rows - 1} of the epoch"
+            self._updates.check_loss(value, f"step {self._base + step.number}, {rows}")
         return value
 
     def _run_stage(self, step: RunningStep, stage: Stage, key: Key, span: Span) -> Activation:
@@ -276,8 +276,20 @@ class Executor:
         self._updates.reduce(action.stage)
 
     def _optimize(self, step: RunningStep, action: Action) -> None:
+        update = self._may_update(step)
         assert self._updates is not None
-        self._updates.optimize(action.stage, self._base + step.number)
+        self._updates.optimize(action.stage, self._base + step.number, update)
+
+    def _update(self, step: RunningStep, action: Action) -> None:
+        if self._may_update(step):
+            step.tables.update(self._base + step.number + 1)
+
+    def _may_update(self, step: RunningStep) -> bool:
+        """Asked before the first update of a step on this rank, when all its own gradients are on their way."""
+        assert self._updates is not None
+        if step.sound is None:
+            step.sound = self._updates.settle(self._base + step.number)
+        return step.sound
 
 
 def _key(action: Action) -> Key:

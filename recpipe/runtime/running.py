@@ -30,13 +30,14 @@ class Span:
 
 @dataclass
 class StepResult:
-    """What a step tells.
+    """What a step tells; of one that was left out as not finite, no loss and no scores.
 
     Args:
         loss: this rank's share of the step's loss (shares add up to the mean over the global batch).
         global_rows: rows of the step over all ranks.
         logits_B, labels_B, rows_B: scores, labels and global positions of the rows whose loss this rank made.
         num_dropped: rows that this rank read and a policy dropped.
+        left_out: nothing was updated, because something was not finite; the same on every rank.
     """
 
     loss: float
@@ -45,6 +46,7 @@ class StepResult:
     labels_B: torch.Tensor
     rows_B: torch.Tensor
     num_dropped: int
+    left_out: bool = False
 
 
 @dataclass
@@ -57,6 +59,7 @@ class RunningStep:
         pieces: the same rows by microbatch number.
         slots: place of each microbatch in the order in which rows travel.
         tables: the window.
+        sound: whether it may update; None until all gradients of this rank are there.
     """
 
     number: int
@@ -71,6 +74,7 @@ class RunningStep:
     returning: dict[Key, torch.Tensor] = field(default_factory=dict)
     sent: list[Pending] = field(default_factory=list)
     loss: float = 0.0
+    sound: bool | None = None
     scored: list[tuple[Span, torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     @property
@@ -99,15 +103,17 @@ class RunningStep:
         return self._result()
 
     def _result(self) -> StepResult:
-        none = torch.empty(0)
-        logits = [logits_B for _, logits_B, _ in self.scored]
-        labels = [labels_B for _, _, labels_B in self.scored]
-        rows = [torch.arange(span.first_row, span.first_row + span.num_rows) for span, _, _ in self.scored]
+        none, left_out = torch.empty(0), self.sound is False
+        scored = [] if left_out else self.scored
+        logits = [logits_B for _, logits_B, _ in scored]
+        labels = [labels_B for _, _, labels_B in scored]
+        rows = [torch.arange(span.first_row, span.first_row + span.num_rows) for span, _, _ in scored]
         return StepResult(
-            self.loss,
+            0.0 if left_out else self.loss,
             self.global_rows,
             torch.cat(logits) if logits else none,
             torch.cat(labels) if labels else none,
             torch.cat(rows) if rows else none.long(),
             self.batch.num_dropped,
+            left_out,
         )

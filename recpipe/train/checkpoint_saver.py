@@ -44,11 +44,6 @@ def check_settings(cfg: Any) -> None:
     best, metric = cfg.checkpoint.keep_best, cfg.early_stopping.metric
     if best and cfg.early_stopping.patience and best != metric:
         raise ConfigError(f"checkpoint.keep_best={best} and early_stopping.metric={metric}: choose one metric for both")
-    # The parts are in guard.py and clip.py; the executor does not use them yet.
-    for key, asked in (("guard.non_finite=skip", cfg.guard.non_finite == "skip"),
-                       ("optimizer.dense.clip_norm", cfg.optimizer.dense.clip_norm is not None)):  # fmt: skip
-        if asked:
-            raise ConfigError(f"{key}: not in this version's trainer; leave it out")
     for name in ("every_steps", "every_minutes", "keep_latest_k"):
         value = getattr(cfg.checkpoint, name)
         if value < 0:

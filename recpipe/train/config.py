@@ -264,6 +264,7 @@ class TrainConfig:
     trace: TraceConfig = field(default_factory=TraceConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
+    plan: str = ""
     resume: str = ""
     resume_allow_grow: bool = False
     batch_size: int = 2048

@@ -173,6 +173,9 @@ class TrainingLoop:
             rows += result.num_dropped + (result.global_rows if job.groups.rank == 0 else 0)
             self.progress.row = min(self.progress.row + feed.global_batch, feed.stop_row)
             self.progress.rows += result.global_rows
+            if result.left_out:
+                self.progress.skipped += 1
+                reporter.say(f"WARNING: step {job.trainer.step - 1} was left out: a loss or gradient was not finite")
             self._after_step(result, reporter)
             if self._is_validation_step():
                 self._validate(reporter)

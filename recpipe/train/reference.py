@@ -27,6 +27,7 @@ class ReferenceTrainer:
         rule: settings of the row optimizer; its formulas are written again here.
         dense_optimizer: over the blocks' parameters.
         table_lr, policy, seed: as in `Trainer`.
+        clip_norm: largest norm of the dense gradient; None: any.
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class ReferenceTrainer:
         table_lr: float,
         policy: LrPolicy,
         seed: int,
+        clip_norm: float | None = None,
     ) -> None:
+        self.clip_norm = clip_norm
         self.model, self.rule, self.dense_optimizer = model, rule, dense_optimizer
         self.tables = nn.ParameterList([nn.Parameter(table.clone()) for table in rows])
         self.table_lr, self.policy, self.seed = table_lr, policy, seed
@@ -54,6 +57,8 @@ class ReferenceTrainer:
         self.dense_optimizer.zero_grad(set_to_none=False)
         self.tables.zero_grad()
         loss.backward()
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         factor = self.policy.factor(self.step)
         for group, base in zip(self.dense_optimizer.param_groups, self._base_lrs, strict=True):
             group["lr"] = base * factor

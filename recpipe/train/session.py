@@ -26,6 +26,7 @@ from recpipe.train.launch import fail_now
 from recpipe.train.launch_local import note_run_dir, restarted_run, worker_folder
 from recpipe.train.loop import TrainingLoop
 from recpipe.train.metrics import evaluate
+from recpipe.train.planned import apply_plan_setting
 from recpipe.train.profile import measure_profile
 from recpipe.train.report import Reporter, one_line
 from recpipe.train.resume import Source, changed_settings, check_data, find_source, place_run
@@ -51,6 +52,7 @@ def run_train(cfg: Any) -> int:
     check_settings(cfg)
     source = find_source(cfg, groups)
     step = place_run(cfg, source)
+    apply_plan_setting(cfg, groups)
     job = build_job(cfg, groups)
     if source is not None:
         check_data(source, job.dataset, cfg.resume_allow_grow)
@@ -151,6 +153,7 @@ def run_profile(cfg: Any) -> int:
 def run_verify(cfg: Any) -> int:
     """This configuration beside the single-process reference; exit code 1 beyond the tolerance."""
     groups = _start(cfg.launch)
+    apply_plan_setting(cfg, groups)
     job = build_job(cfg, groups)
     tolerance = DEFAULT_TOLERANCE[cfg.dtype] if cfg.tolerance is None else cfg.tolerance
     logger.info("verifying %d steps of %s on %d ranks against one process ...", cfg.steps, cfg.model.name, groups.world)

@@ -33,6 +33,7 @@ from recpipe.schedule.profile import load_profile
 from recpipe.schedule.settings import CostSettings, ScheduleSettings
 from recpipe.train.config import CHOICES
 from recpipe.train.config_text import as_record
+from recpipe.train.guard import StepGuard
 from recpipe.train.lr import LrPolicy
 from recpipe.train.mesh import Mesh
 from recpipe.train.trainer import DenseUpdates, Scorer, Trainer
@@ -175,7 +176,14 @@ def dense_updates(
     backwards = {s: sum(a.stage == s and a.op in (Op.B, Op.W) for a in order.later) for s in stages}
     policy = LrPolicy(cfg.lr.lr_warmup_steps, cfg.lr.lr_decay_start, cfg.lr.lr_decay_steps)
     optimizers = {s: dense_optimizer(cfg.optimizer.dense, stage.weights) for s, stage in stages.items() if stage.weights}
-    return DenseUpdates(reducers, optimizers, backwards, policy, cfg.optimizer.table.learning_rate)
+    guard = StepGuard(
+        [stage for stage in stages if place.holders(stage)[0] == groups.rank],
+        groups,
+        cfg.guard.non_finite == "skip",
+        cfg.guard.max_skipped_in_a_row,
+        cfg.optimizer.dense.clip_norm,
+    )
+    return DenseUpdates(reducers, optimizers, backwards, policy, cfg.optimizer.table.learning_rate, guard)
 
 
 def build_tables(cfg: Any, model: Model, groups: Groups, traffic: Traffic) -> ShardedTables:
@@ -232,6 +240,9 @@ def check_settings(cfg: Any) -> None:
     for name, rule in (("table", cfg.optimizer.table), ("dense", cfg.optimizer.dense)):
         if rule.learning_rate < 0:
             raise ConfigError(f"optimizer.{name}.learning_rate={rule.learning_rate}: must not be negative")
+    clip_norm = cfg.optimizer.dense.clip_norm
+    if clip_norm is not None and not clip_norm > 0:
+        raise ConfigError(f"optimizer.dense.clip_norm={clip_norm}: must be positive, or null for none")
     for name in ("batch_size", "epochs"):
         if getattr(cfg, name) < 1:
             raise ConfigError(f"{name}={getattr(cfg, name)}: must be at least 1")

@@ -13,6 +13,7 @@ from recpipe.model import Model
 from recpipe.runtime.executor import Executor
 from recpipe.runtime.place import Place
 from recpipe.runtime.running import StepResult
+from recpipe.train.guard import StepGuard
 from recpipe.train.lr import LrPolicy
 
 
@@ -46,7 +47,8 @@ class DenseUpdates:
         optimizers: by stage that has weights, at their base learning rates.
         num_backwards: by stage, backward passes of a step on this rank.
         policy: factor on the learning rates.
-        table_lr: base learning rate of the tables.
+        base_table_lr: base learning rate of the tables.
+        guard: decides whether a step may update.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class DenseUpdates:
         num_backwards: Mapping[int, int],
         policy: LrPolicy,
         base_table_lr: float,
+        guard: StepGuard,
     ) -> None:
+        self.guard = guard
         self.optimizers, self.policy = optimizers, policy
         self._reducers, self._num_backwards, self._base_table_lr = reducers, num_backwards, base_table_lr
         self._base_lrs = {s: [group["lr"] for group in rule.param_groups] for s, rule in optimizers.items()}
@@ -79,11 +83,20 @@ class DenseUpdates:
         """Starts what has not left of a stage's gradients."""
         self._reducers[stage].start()
 
-    def optimize(self, stage: int, step: int) -> None:
-        """Waits for a stage's gradients and updates its weights once."""
+    def check_loss(self, value: float, place: str) -> None:
+        """Looks at the loss of a microbatch before its backward; see `StepGuard.loss`."""
+        self.guard.loss(value, place)
+
+    def settle(self, step: int) -> bool:
+        """Waits for the gradients of all stages; whether the step may update. Before its first update on this rank."""
+        for reducer in self._reducers.values():
+            reducer.finish()
+        return self.guard.settle({stage: reducer.gradients for stage, reducer in self._reducers.items()}, step)
+
+    def optimize(self, stage: int, step: int, update: bool) -> None:
+        """Updates a stage's weights once, unless the step is left out, and zeroes its gradients."""
         reducer, rule = self._reducers[stage], self.optimizers.get(stage)
-        reducer.finish()
-        if rule is not None:
+        if rule is not None and update:
             for group, base in zip(rule.param_groups, self._base_lrs[stage], strict=True):
                 group["lr"] = base * self.policy.factor(step)
             rule.step()
@@ -120,7 +133,7 @@ class Trainer(Scorer):
         """Trains on one batch a step; the same number of batches on every rank.
 
         Raises:
-            TrainingError: the loss of a step is not finite; nothing of that step has been updated.
+            TrainingError: a loss or gradient is not finite; nothing of that step has been updated.
         """
         for result in self.executor.run(batches, self.step):
             self.step += 1

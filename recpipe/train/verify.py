@@ -75,6 +75,7 @@ def _train_reference(job: Job, feed: Feed, steps: int) -> tuple[ReferenceTrainer
         cfg.optimizer.table.learning_rate,
         LrPolicy(cfg.lr.lr_warmup_steps, cfg.lr.lr_decay_start, cfg.lr.lr_decay_steps),
         cfg.seed,
+        cfg.optimizer.dense.clip_norm,
     )
     losses = []
     for epoch, step in _positions(feed, steps):
