@@ -33,7 +33,7 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)

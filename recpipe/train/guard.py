@@ -103,8 +103,10 @@ class StepGuard:
 
 def sum_of_squares(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     """Sum of squares of all values, a float64 scalar; not finite where one of them is not."""
-    norms = torch._foreach_norm([gradient.detach() for gradient in gradients])
-    return torch.stack(norms).double().square().sum() if norms else torch.zeros((), dtype=torch.float64)
+    tensors = [gradient.detach() for gradient in gradients]
+    if not tensors:
+        return torch.zeros((), dtype=torch.float64)
+    return torch.stack(torch._foreach_norm(tensors)).double().square().sum()
 
 
 def clip_factor(squares: torch.Tensor, max_norm: float) -> float:
@@ -119,5 +121,6 @@ def clip_factor(squares: torch.Tensor, max_norm: float) -> float:
 
 def scale(gradients: Iterable[torch.Tensor], factor: float) -> None:
     """Multiplies in place."""
-    if factor != 1.0:
-        torch._foreach_mul_([gradient.detach() for gradient in gradients], factor)
+    tensors = [gradient.detach() for gradient in gradients]
+    if factor != 1.0 and tensors:
+        torch._foreach_mul_(tensors, factor)

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from recpipe.cli import simulate as command
 from recpipe.errors import ConfigError, ScheduleError
+from recpipe.schedule.profile import Cut, MeshProfile, Profile
 from recpipe.schedule.text import parse_program
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -34,10 +35,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def write_profile(file: Path) -> None:
+    """Of a tower in 1 to 12 stages, all alike."""
+    cuts = {}
+    for n in range(1, 13):
+        lines = {f"{op}{stage}": (0.1, 0.01) for op in ("F", "B", "I", "W", "OPT") for stage in range(n)}
+        cuts[str(n)] = Cut(lines, [8.0] * (n - 1), [100.0] * n)
+    Profile("dlrm", 4, 64, cuts, {"4": MeshProfile({}, 0.0, [1.0], 0.0)}, 0.1, 10.0).save(file)
+
+
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_file(schedule: str, cost: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["schedule.microbatches=4"] if schedule == "cyclic" else []
+    if cost == "profiled":
+        write_profile(folder / "profile.json")
     assert command.main(config(f"schedule={schedule}", f"cost={cost}", *sizes)) == 0
     out = capsys.readouterr().out
     assert "rank 0: F0.0" in out and "bubble" in out and "wrote program.txt" in out
