@@ -12,7 +12,7 @@ from statistics import median
 
 from recpipe.schedule.cost import Cost
 from recpipe.schedule.deps import Relation, is_communication
-from recpipe.schedule.ir import Op, Program
+from recpipe.schedule.ir import COMPUTE_OPS, Op, Program
 from recpipe.schedule.passes.lanes import expand
 from recpipe.schedule.simulate import simulate
 from recpipe.schedule.timeline import Event, Timeline
@@ -66,9 +66,10 @@ def predict(program: Program, cost: Cost, unit: str = "ms") -> Timeline:
 
 
 def from_zero(timeline: Timeline) -> Timeline:
-    """The same with times from 0."""
-    start = min((event.start for event in timeline.events), default=0.0)
-    moved = (event._replace(start=event.start - start, end=event.end - start) for event in timeline.events)
+    """The same with times from 0, where the tower begins; what was done ahead of it, under earlier steps, is left out."""
+    start = min((event.start for event in timeline.events if event.action.op in COMPUTE_OPS), default=0.0)
+    shown = (event for event in timeline.events if event.end > start or event.action.op in COMPUTE_OPS)
+    moved = (event._replace(start=max(0.0, event.start - start), end=max(0.0, event.end - start)) for event in shown)
     return Timeline(tuple(moved), timeline.num_ranks, timeline.unit)
 
 
