@@ -1,6 +1,6 @@
 # make install   makes .venv with the right kernel library for this machine
 # make train     trains the default configuration on 2 local processes; ARGS="model=dcn_v2 ..." changes it
-# make test      runs the tests; ARGS="-k name" selects
+# make test      runs the tests, two at a time; ARGS="-k name" selects
 # PYTHON picks the interpreter; RECPIPE_DEVICE=cpu or cuda overrides what is detected
 
 PYTHON ?= python3
@@ -15,7 +15,7 @@ train: install
 	@.venv/bin/recpipe train $(ARGS)
 
 test: install
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest -n 2 $(ARGS)
 
 lint: install
 	.venv/bin/ruff check .
