@@ -124,12 +124,27 @@ def check_fit(cfg: DictConfig, given: Iterable[str], command: str) -> None:
     dim = OmegaConf.select(cfg, "model.embedding_dim")
     if dim is not None:
         require_embedding_dim(dim)
+    check_counts(cfg)
     if command in ("train", "verify"):
         check_schedule(cfg)
     for key in given:
         reason = idle_reason(cfg, key, command)
         if reason:
             raise ConfigError(f"{key} has no effect here: {reason}")
+
+
+def check_counts(cfg: DictConfig) -> None:
+    """Numbers of steps and batches that cannot be meant. Raises ConfigError."""
+    for key in ("limit_train_batches", "limit_val_batches", "limit_test_batches"):
+        value = OmegaConf.select(cfg, key)
+        if value is not None and value < 1:
+            raise ConfigError(f"{key}={value}: must be at least 1; null is for all")
+    steps = OmegaConf.select(cfg, "steps")
+    if steps is not None and steps < 1:
+        raise ConfigError(f"steps={steps}: must be at least 1")
+    traced = OmegaConf.select(cfg, "trace.steps") or []
+    if traced and (len(traced) != 2 or not 0 <= traced[0] < traced[1] - 1):
+        raise ConfigError(f"trace.steps={list(traced)}: write [first,stop) with at least two steps, as trace.steps=[20,23]")
 
 
 def check_schedule(cfg: Any) -> None:

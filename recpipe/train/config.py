@@ -20,6 +20,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "checkpoint.keep_best": ("", "auc", "logloss", "ne"),
     "guard.non_finite": ("stop", "skip"),
     "mesh.feed": ("owner", "everyone"),
+    "compute_dtype": ("bfloat16",),
+    "exchange.wire_dtype": ("bfloat16",),
     "dtype": ("float32", "float64"),
 }
 

@@ -145,7 +145,8 @@ def run_profile(cfg: Any) -> int:
     profile = measure_profile(cfg, groups)
     if groups.rank == 0:
         profile.save(Path(cfg.output))
-        logger.info("wrote %s; use it with: recpipe simulate cost=profiled cost.file=%s", cfg.output, cfg.output)
+        use = f"recpipe simulate mesh.stages={groups.world} cost=profiled cost.file={cfg.output}"
+        logger.info("wrote %s; use it with: %s", cfg.output, use)
     _stop()
     return 0
 

@@ -230,13 +230,11 @@ def check_settings(cfg: Any) -> None:
     """What can be said before anything is opened."""
     for key, known in CHOICES.items():
         value = attrgetter(key)(cfg)
-        if value not in known:
+        if value is not None and value not in known:
             raise ConfigError(f"{key}={value}: unknown; {nearest(str(value), known)}")
     for key, value in (("compute_dtype", cfg.compute_dtype), ("exchange.wire_dtype", cfg.exchange.wire_dtype)):
-        if value not in _SHORT:
-            raise ConfigError(f"{key}={value}: unknown; write bfloat16, or null for dtype={cfg.dtype}")
         if value is not None and cfg.dtype != "float32":
-            raise ConfigError(f"{key}={value} with dtype={cfg.dtype}: 16 bits go with dtype=float32")
+            raise ConfigError(f"{key}={value} with dtype={cfg.dtype}: 16 bits go with dtype=float32; set that, too")
     for name, rule in (("table", cfg.optimizer.table), ("dense", cfg.optimizer.dense)):
         if rule.learning_rate < 0:
             raise ConfigError(f"optimizer.{name}.learning_rate={rule.learning_rate}: must not be negative")

@@ -111,6 +111,22 @@ def test_group_of_another_command(runs: list[Any], capsys: pytest.CaptureFixture
     assert "exchange: no such setting" in refused(["simulate", "exchange=window"], runs, capsys)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["verify", "steps=0"], "steps=0: must be at least 1"),
+        (["train", "limit_train_batches=-1"], "limit_train_batches=-1: must be at least 1; null is for all"),
+        (["eval", "checkpoint=x", "limit_test_batches=0"], "limit_test_batches=0: must be at least 1"),
+        (["train", "trace.steps=[5]"], "trace.steps=[5]: write [first,stop)"),
+        (["train", "compute_dtype=float16"], "compute_dtype=float16: unknown"),
+    ],
+)
+def test_numbers_that_cannot_be_meant(
+    arguments: list[str], words: str, runs: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in refused(arguments, runs, capsys)
+
+
 def test_a_schedule_that_does_not_fit_is_refused_before_any_worker_starts(
     runs: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
