@@ -11,6 +11,7 @@ Suffixes as in `requests`; Q pieces asked of an owner, T pieces of one message.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 
@@ -56,16 +57,16 @@ class Ends:
     def __init__(self, counts_WMKM: torch.Tensor, early: torch.Tensor) -> None:
         num_peers, num_micro, num_classes, _ = counts_WMKM.shape
         cell = torch.repeat_interleave(counts_WMKM.sum(3).flatten())
-        self._peer_class = (cell // (num_micro * num_classes)) * num_classes + cell % num_classes
+        peer_class = (cell // (num_micro * num_classes)) * num_classes + cell % num_classes
         number = torch.where(early.bool(), EARLY, (cell // num_classes) % num_micro)
-        order = torch.argsort((number + 1) * num_peers * num_classes + self._peer_class, stable=True)
-        self._runs = order.split(torch.bincount(number + 1, minlength=num_micro + 1).tolist())
-        self._num_cells = num_peers * num_classes
+        place = (number - EARLY) * num_peers * num_classes + peer_class
+        counts = torch.bincount(place, minlength=(num_micro + 1) * num_peers * num_classes)
+        self._counts = counts.view(num_micro + 1, -1)
+        self._runs = torch.argsort(place, stable=True).split(self._counts.sum(1).tolist())
 
     def message(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Pieces of message `number` in its order, (peer, class)-major, and how many there are of each (peer, class)."""
-        pieces_T = self._runs[number + 1]
-        return pieces_T, torch.bincount(self._peer_class[pieces_T], minlength=self._num_cells)
+        return self._runs[number - EARLY], self._counts[number - EARLY]
 
 
 class EarlyRows:
@@ -91,7 +92,6 @@ class EarlyRows:
         self._store, self._lanes, self._requests = store, lanes, requests
         self._map: RowMap = store.rowmap
         self._theirs_WMKM, self._numbers_Q, self.rows_UD = theirs_WMKM, numbers_Q, rows_UD
-        self._widths_K = torch.tensor([piece.width for piece in self._map.classes])
         self._pending: dict[int, PendingMessage] = {}
         self._outgoing: dict[int, torch.Tensor] = {}
 
@@ -107,42 +107,34 @@ class EarlyRows:
         """Copies the rows of these messages out of the tables, as they are now."""
         for number in numbers:
             pieces_T, counts_X = self._owner.message(number)
-            runs = self._numbers_Q[pieces_T].split(counts_X.tolist())
-            weights = self._store.weights
-            parts = [weights[i % len(weights)].index_select(0, run).flatten() for i, run in enumerate(runs)]
-            self._outgoing[number] = torch.cat(parts).to(self.rows_UD.dtype)
+            self._outgoing[number] = self._store.gather(self._numbers_Q[pieces_T], counts_X, self.rows_UD.dtype)
 
     def send(self, number: int) -> None:
         """Starts a message whose rows were gathered."""
-        sends, receives = (self._sizes(end.message(number)[1]) for end in (self._owner, self._consumer()))
+        sends, receives = (self._sizes(end.message(number)[1]) for end in (self._owner, self._consumer))
         self._pending[number] = self._lanes.rows.all_to_all(self._outgoing.pop(number), sends, receives)
 
     def land(self, number: int) -> None:
         """Waits for a message and puts its rows in their places."""
-        received, classes, position = self._pending.pop(number).wait(), self._map.classes, 0
-        pieces_T, counts_X = self._consumer().message(number)
-        rows_T = self._unique_in_asking_order()[pieces_T]
+        received = self._pending.pop(number).wait()
+        pieces_T, counts_X = self._consumer.message(number)
+        rows_T = self._unique_in_asking_order_P[pieces_T]
         if self._map.whole_rows:
             self.rows_UD[rows_T] = received.view(-1, self._map.dim)
-            return
-        for i, run in enumerate(rows_T.split(counts_X.tolist())):
-            piece = classes[i % len(classes)]
-            block = received[position : position + run.numel() * piece.width].view(-1, piece.width)
-            self.rows_UD[run, piece.col_start : piece.col_start + piece.width] = block
-            position += block.numel()
+        else:
+            self._map.place_columns(self.rows_UD, received, rows_T, counts_X)
 
+    @cached_property
     def _consumer(self) -> Ends:
-        if not hasattr(self, "_asked"):
-            self._asked = Ends(self._requests.counts_WMKM, self._flags.wait())
-        return self._asked
+        """Waits for the owners' marks."""
+        return Ends(self._requests.counts_WMKM, self._flags.wait())
 
-    def _unique_in_asking_order(self) -> torch.Tensor:
+    @cached_property
+    def _unique_in_asking_order_P(self) -> torch.Tensor:
         """Unique row of each piece, in the order in which this rank asked owners for them."""
-        if not hasattr(self, "_unique_P"):
-            arrival = self._requests.counts_WMKM.transpose(0, 1)
-            self._unique_P = self._requests.unique_P[regroup(arrival, (1, 0, 2, 3))]
-        return self._unique_P
+        arrival = self._requests.counts_WMKM.transpose(0, 1)
+        return self._requests.unique_P[regroup(arrival, (1, 0, 2, 3))]
 
     def _sizes(self, counts_X: torch.Tensor) -> list[int]:
-        sizes: list[int] = (counts_X.view(-1, len(self._widths_K)) @ self._widths_K).tolist()
+        sizes: list[int] = (counts_X.view(self._map.world, -1) @ self._map.widths_K).tolist()
         return sizes

@@ -47,6 +47,7 @@ class RowMap:
         self.rank, self.world = rank, world
         self.dim = layouts[0].spec.dim
         self.classes = sorted({_class_of(layout, shard) for layout in layouts for shard in layout.shards})
+        self.widths_K = torch.tensor([piece.width for piece in self.classes])
         rows = [layout.spec.num_rows for layout in layouts]
         self.bases = torch.tensor([0, *rows]).cumsum(0)[:-1]
         walk = self._walk()
@@ -78,6 +79,24 @@ class RowMap:
             shard_P = self._block_first[block_U][unique_P] + nth_P
         local_P = keys_U[unique_P] + self._shard_delta[shard_P]
         return unique_P, self._shard_owner[shard_P], self._shard_class[shard_P], local_P
+
+    def place_columns(
+        self, rows_UD: torch.Tensor, received: torch.Tensor, rows_T: torch.Tensor, counts_X: torch.Tensor
+    ) -> None:
+        """Puts the column blocks of a message in their rows.
+
+        Args:
+            rows_UD: changed in place.
+            received: flat, (peer, class)-major.
+            rows_T: row that each piece belongs to, in this order.
+            counts_X: pieces of each (peer, class).
+        """
+        position = 0
+        for cell, run in enumerate(rows_T.split(counts_X.tolist())):
+            piece = self.classes[cell % len(self.classes)]
+            block = received[position : position + run.numel() * piece.width].view(-1, piece.width)
+            rows_UD[run, piece.col_start : piece.col_start + piece.width] = block
+            position += block.numel()
 
     def _walk(self) -> list[tuple[int, Shard, int, int]]:
         """Every shard with its class and its offset in its owner's tensor: the one rule all ranks share."""

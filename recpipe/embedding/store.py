@@ -60,6 +60,19 @@ class RowStore:
         """State `name` of a shard: a view; 1-D where there is one value a row."""
         return self._slice(self.states[local.piece_class][name], local)
 
+    def gather(self, rows_Q: torch.Tensor, counts_X: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Rows as one flat message of `dtype`.
+
+        Args:
+            rows_Q: rows of this rank's tensors, (peer, class)-major.
+            counts_X: how many there are of each (peer, class).
+        """
+        if len(self.weights) == 1:
+            return self.weights[0].index_select(0, rows_Q).flatten().to(dtype)
+        runs = rows_Q.split(counts_X.tolist())
+        parts = [self.weights[i % len(self.weights)].index_select(0, run).flatten() for i, run in enumerate(runs)]
+        return torch.cat(parts).to(dtype)
+
     def num_bytes(self) -> int:
         """Bytes of weights and state on this rank."""
         tensors = [*self.weights, *(state for states in self.states for state in states.values())]

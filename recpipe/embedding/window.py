@@ -72,7 +72,6 @@ class Window:
         self._store, self._map, self._lanes = exchange.store, exchange.rowmap, exchange.lanes
         self._requests = requests
         self._backward_position = tuple(backward_position)
-        self._widths_K = torch.tensor([piece.width for piece in self._map.classes])
         self._header_size = len(header)
         self._row_messages: dict[int, PendingMessage] = {}
         self._waiting: deque[int] = deque()
@@ -155,16 +154,8 @@ class Window:
             by_micro = numbers_Q[regroup(self._theirs_WMKM, (1, 0, 2, 3))]
         counts_MWK = self._theirs_WMKM.sum(3).transpose(0, 1)
         runs = by_micro.split(counts_MWK.sum((1, 2)).tolist())
-        self._outgoing = [self._gather(run, counts_WK) for run, counts_WK in zip(runs, counts_MWK, strict=True)]
-
-    def _gather(self, numbers: torch.Tensor, counts_WK: torch.Tensor) -> torch.Tensor:
-        """Rows of one microbatch for all consumers as one flat message, (consumer, class)-major."""
-        weights = self._store.weights
-        if len(weights) == 1:
-            return weights[0].index_select(0, numbers).flatten().to(self._exchange.wire_dtype)
-        runs = numbers.split(counts_WK.flatten().tolist())
-        parts = [weights[i % len(weights)].index_select(0, run).flatten() for i, run in enumerate(runs)]
-        return torch.cat(parts).to(self._exchange.wire_dtype)
+        counted, dtype = zip(runs, counts_MWK, strict=True), self._exchange.wire_dtype
+        self._outgoing = [self._store.gather(run, counts_WK.flatten(), dtype) for run, counts_WK in counted]
 
     def send_rows(self, microbatch: int) -> None:
         """Starts the rows that `microbatch` is the first to need on their way from owners to consumers."""
@@ -172,8 +163,8 @@ class Window:
             self._early.send(microbatch)
             self._waiting.append(microbatch)
             return
-        sends = (self._theirs_WMKM[:, microbatch].sum(2) @ self._widths_K).tolist()
-        receives = (self._requests.counts_WMKM[:, microbatch].sum(2) @ self._widths_K).tolist()
+        sends = (self._theirs_WMKM[:, microbatch].sum(2) @ self._map.widths_K).tolist()
+        receives = (self._requests.counts_WMKM[:, microbatch].sum(2) @ self._map.widths_K).tolist()
         out = None
         if self._map.whole_rows:
             start, stop = self._arrival_range(microbatch)
@@ -203,23 +194,15 @@ class Window:
 
     def _land(self, microbatch: int, received: torch.Tensor) -> None:
         """Puts column blocks of received rows in their place."""
-        start, _ = self._arrival_range(microbatch)
-        counts_X = self._requests.counts_WMKM[:, microbatch].sum(2).flatten().tolist()
-        classes = self._map.classes
-        position = 0
-        for cell, count in enumerate(counts_X):
-            piece = classes[cell % len(classes)]
-            block = received[position : position + count * piece.width].view(count, piece.width)
-            rows_P = self._requests.unique_P[start : start + count]
-            self.rows_UD[rows_P, piece.col_start : piece.col_start + piece.width] = block
-            position += count * piece.width
-            start += count
+        counts_X = self._requests.counts_WMKM[:, microbatch].sum(2).flatten()
+        rows_P = self._requests.unique_P[slice(*self._arrival_range(microbatch))]
+        self._map.place_columns(self.rows_UD, received, rows_P, counts_X)
 
     def send_gradients(self, microbatch: int) -> None:
         """Starts the gradients of rows that `microbatch` is the last to use (in backward order) on their way to owners."""
         last = self._backward_position[microbatch]
-        sends = (self._requests.counts_WMKM[:, :, :, last].sum(1) @ self._widths_K).tolist()
-        receives = (self._theirs_WMKM[:, :, :, last].sum(1) @ self._widths_K).tolist()
+        sends = (self._requests.counts_WMKM[:, :, :, last].sum(1) @ self._map.widths_K).tolist()
+        receives = (self._theirs_WMKM[:, :, :, last].sum(1) @ self._map.widths_K).tolist()
         message = self._gradient_message(last).to(self._exchange.wire_dtype)
         self._gradient_messages.append((last, self._lanes.gradients.all_to_all(message, sends, receives)))
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recpipe.comm import Groups, Traffic
+from recpipe.comm import Traffic
 from recpipe.embedding import early
-from recpipe.embedding.optimizers import RowOptimizer
-from recpipe.embedding.tables import ShardedTables
-from tests.embedding.plain import make_batch, table_rows
+from tests.embedding.plain import make_batch
 from tests.embedding.test_window import (
-    DIM,
     LR,
     STEPS,
     TYPES,
     assert_equal,
-    lanes_of,
-    layouts_of,
     loss_gradient,
     rows_of,
     snapshot,
     specs_of,
+    tables_of,
     train_plain,
     train_sharded,
 )
@@ -30,12 +26,8 @@ from tests.ranks import run_ranks
 
 def train_ahead(rank, world, sharding, optimizer, kind, micro, fault=""):
     """As `train_sharded`, with ids routed one step ahead and early rows sent before the update of the step before."""
-    specs, groups, traffic = specs_of(kind), Groups.create(), Traffic()
-    rule = RowOptimizer(optimizer, eps=1e-6, l2=0.01)
-    tables = ShardedTables(
-        layouts_of(specs, sharding, world), rule,
-        lambda t, a, b: table_rows(t, a, b, DIM, torch.float64), lanes_of(groups, traffic), torch.float64,
-    )  # fmt: skip
+    specs, traffic = specs_of(kind), Traffic()
+    tables = tables_of(specs, sharding, world, optimizer, traffic)
     if fault == "no patch":
         early.TouchedRows.untouched = lambda self, rows_Q, *rest: torch.ones(rows_Q.numel(), dtype=torch.bool)
 

@@ -51,18 +51,22 @@ def ranks_of(sharding: str, table: int, world: int, local_size: int) -> list[int
     return list(range(world))
 
 
+def tables_of(specs: list[TableSpec], sharding: str, world: int, optimizer: str, traffic: Traffic) -> ShardedTables:
+    rule = RowOptimizer(optimizer, eps=1e-6, l2=0.01)
+    return ShardedTables(
+        layouts_of(specs, sharding, world), rule,
+        lambda t, a, b: table_rows(t, a, b, DIM, torch.float64), lanes_of(Groups.create(), traffic), torch.float64,
+    )  # fmt: skip
+
+
 def rows_of(rank: int, step: int) -> int:
     """Uneven, and none at all on some ranks in some steps."""
     return [7, 4, 0, 9][(rank + step) % 4] if step % 3 else 6 + rank
 
 
 def train_sharded(rank, world, sharding, optimizer, kind, micro, reverse, fault="none"):
-    specs, groups, traffic = specs_of(kind), Groups.create(), Traffic()
-    rule = RowOptimizer(optimizer, eps=1e-6, l2=0.01)
-    tables = ShardedTables(
-        layouts_of(specs, sharding, world), rule,
-        lambda t, a, b: table_rows(t, a, b, DIM, torch.float64), lanes_of(groups, traffic), torch.float64,
-    )  # fmt: skip
+    specs, traffic = specs_of(kind), Traffic()
+    tables = tables_of(specs, sharding, world, optimizer, traffic)
     order = list(range(micro))[::-1] if reverse else list(range(micro))
     position = [order.index(m) for m in range(micro)]
     outputs = []
