@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from recpipe.planner.found import Rated
+from recpipe.planner.report.cells import change_cells, measured_cells
 from recpipe.planner.report.style import STYLE
 from recpipe.planner.report.terminal import count, rank_list, telling_ranks
 from recpipe.schedule.draw.svg import svg
@@ -107,15 +108,7 @@ def _measured(facts: dict[str, Any]) -> str:
     found = facts.get("measured")
     if not found:
         return ""
-    rows = [
-        (
-            one["name"],
-            f"{one['predicted']:.4g}",
-            f"{one['measured']:.4g}",
-            f"{one['predicted'] / one['measured'] - 1:+.1%}" if one["measured"] else "-",
-        )
-        for one in found
-    ]
+    rows = measured_cells(found)
     return _section("Predicted and measured", _table(("figure", "predicted", "measured", "difference"), rows))
 
 
@@ -292,10 +285,5 @@ def _sensitivity(facts: dict[str, Any]) -> str:
     found = facts.get("sensitivity")
     if not found:
         return ""
-    rows = [
-        (one["change"], f"{one['step_ms']:.4g}", f"{one['rows_per_second']:,.0f}", f"{one['gain']:+.1%}", one["plan"])
-        if one.get("step_ms")
-        else (one["change"], "-", "-", "-", one["note"])
-        for one in found
-    ]
+    rows = change_cells(found)
     return _section("What would change it", _table(("change", "ms", "rows/s", "gain", "plan"), rows, (0, 4)))

@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from recpipe.planner.report.cells import change_cells, measured_cells
+
 WIDTH = 100
 _MANY = 16
 
@@ -199,18 +201,7 @@ def sensitivity(facts: dict[str, Any]) -> str:
     found = facts.get("sensitivity")
     if not found:
         return ""
-    rows = [
-        (
-            one["change"],
-            f"{one['step_ms']:.4g}",
-            f"{one['rows_per_second']:,.0f}",
-            f"{one['gain']:+.1%}",
-            short(one["plan"], 44),
-        )
-        if one.get("step_ms")
-        else (one["change"], "-", "-", "-", short(one["note"], 44))
-        for one in found
-    ]
+    rows = change_cells(found, lambda text: short(text, 44))
     return "what would change it\n" + table(("change", "ms", "rows/s", "rows/s", "plan"), rows)
 
 
@@ -219,15 +210,7 @@ def measured(facts: dict[str, Any]) -> str:
     found = facts.get("measured")
     if not found:
         return ""
-    rows = [
-        (
-            one["name"],
-            f"{one['predicted']:.4g}",
-            f"{one['measured']:.4g}",
-            f"{one['predicted'] / one['measured'] - 1:+.1%}" if one["measured"] else "-",
-        )
-        for one in found
-    ]
+    rows = measured_cells(found)
     return "predicted and measured\n" + table(("figure", "predicted", "measured", "difference"), rows)
 
 
