@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from recpipe.bench.rows import global_batches, open_schema
 from recpipe.bench.settings import Contestant, Workload
+from recpipe.planner.measure import best_of
 
 _GEMM, _REPEATS = 1024, 8
 _COPY_FLOATS = 32 << 20
@@ -38,13 +38,13 @@ class Machine:
 def gemm_flops() -> float:
     """Operations a second of a large float32 product, the best of several."""
     a, b, out = (torch.ones(_GEMM, _GEMM) for _ in range(3))
-    return 2 * _GEMM**3 / _best(lambda: torch.mm(a, b, out=out))
+    return 2 * _GEMM**3 / best_of(lambda: torch.mm(a, b, out=out), _REPEATS)
 
 
 def copy_bandwidth() -> float:
     """Bytes read and written a second by a copy far larger than the caches, the best of several."""
     source, target = torch.ones(_COPY_FLOATS), torch.zeros(_COPY_FLOATS)
-    return 2 * 4 * _COPY_FLOATS / _best(lambda: target.copy_(source))
+    return 2 * 4 * _COPY_FLOATS / best_of(lambda: target.copy_(source), _REPEATS)
 
 
 def step_flops(workload: Workload) -> float:
@@ -68,12 +68,3 @@ def table_bytes(workload: Workload) -> float:
     unique = sum(ids.unique().numel() for batch in batches for ids in batch.ids_N.view(features, -1)) / len(batches)
     bags = workload.global_batch * features
     return 4.0 * workload.dim * (3 * unique + 2 * bags)
-
-
-def _best(work: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)

@@ -9,9 +9,9 @@ from statistics import median
 from typing import Any
 
 from recpipe.bench.compare import Measured, run_block
-from recpipe.bench.links import NONE, Network, bits_per_second, open_network
-from recpipe.bench.ranks import Ranks
-from recpipe.bench.settings import BenchConfig, Workload, parse_contestant, parse_mesh, workloads
+from recpipe.bench.links import NONE, Network
+from recpipe.bench.ranks import Ranks, on_links
+from recpipe.bench.settings import BenchConfig, Workload, parse_contestant, parse_mesh
 
 logger = logging.getLogger(__name__)
 
@@ -74,15 +74,10 @@ def overlap(config: BenchConfig) -> Iterator[Overlap]:
     """
     for mesh in config.meshes:
         parse_mesh(mesh, config.ranks)
-    for link in config.links:
-        bits_per_second(link)
-    for workload in workloads(config):
-        for link in config.links:
-            with open_network(link, config.ranks) as network:
-                network.set_rate(link)
-                for mesh in config.meshes:
-                    for microbatches in config.microbatches:
-                        yield _measure(config, network, workload, link, mesh, microbatches)
+    for workload, link, network in on_links(config):
+        for mesh in config.meshes:
+            for microbatches in config.microbatches:
+                yield _measure(config, network, workload, link, mesh, microbatches)
 
 
 def _measure(

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from omegaconf import OmegaConf
-
 from recpipe.bench.compare import Measured, run_block
 from recpipe.bench.links import NONE, Network, open_network
-from recpipe.bench.ranks import Ranks
-from recpipe.bench.settings import TORCHREC, BenchConfig, Contestant, Workload, parse_contestant, workloads
+from recpipe.bench.ranks import Ranks, on_links
+from recpipe.bench.recpipe_side import train_config
+from recpipe.bench.settings import TORCHREC, BenchConfig, Contestant, Workload, parse_contestant
 from recpipe.runtime.program import build_program
 from recpipe.runtime.steady import predict as simulated
 from recpipe.runtime.steady import steady
 from recpipe.schedule.cost import Link
+from recpipe.schedule.ir import Program
 from recpipe.schedule.profile import Profile, from_json, profiled_cost
 from recpipe.schedule.settings import CostSettings, ScheduleSettings
+from recpipe.train.config_text import as_record
 
-logger = logging.getLogger(__name__)
 _PROFILED = "window:{ranks}x1:m1:ahead"
 
 
@@ -49,18 +48,16 @@ def predict(config: BenchConfig) -> Iterator[Prediction]:
     """
     names = [name for name in config.contestants if name not in TORCHREC]
     contestants = [parse_contestant(name, config.ranks) for name in names]
-    for workload in workloads(config):
-        profile = _profile(config, workload)
-        for link in config.links:
-            with open_network(link, config.ranks) as network:
-                network.set_rate(link)
-                wire = _link(config, workload, network)
-                for contestant in contestants:
-                    predicted = steady(
-                        simulated(_program(contestant), profiled_cost(profile, _program(contestant), wire))
-                    )
-                    measured = _measure(config, network, workload, contestant, link)
-                    yield Prediction(workload, link, contestant.name, predicted.step, measured)
+    profiles: dict[Workload, Profile] = {}
+    for workload, link, network in on_links(config):
+        if workload not in profiles:
+            profiles[workload] = _profile(config, workload)
+        wire = _link(config, workload, network)
+        for contestant in contestants:
+            program = _program(contestant, workload)
+            predicted = steady(simulated(program, profiled_cost(profiles[workload], program, wire)))
+            measured = _measure(config, network, workload, contestant, link)
+            yield Prediction(workload, link, contestant.name, predicted.step, measured)
 
 
 def _profiled(config: BenchConfig) -> Contestant:
@@ -78,12 +75,11 @@ def _link(config: BenchConfig, workload: Workload, network: Network) -> Link:
         return Link(found["alpha"], found["bandwidth"])
 
 
-def _program(contestant: Contestant):  # type: ignore[no-untyped-def]
+def _program(contestant: Contestant, workload: Workload) -> Program:
     """The program that the contestant's trainer runs."""
-    plain = {"schedule": {"microbatches": contestant.microbatches, "embedding": contestant.depth}}
-    dotted = OmegaConf.from_dotlist([one for one in contestant.settings if one.startswith("schedule.")])
-    chosen = OmegaConf.merge(OmegaConf.structured(ScheduleSettings), plain["schedule"], dotted.get("schedule", {}))
-    return build_program(OmegaConf.to_object(chosen), CostSettings(), contestant.stages, contestant.replicas)  # type: ignore[arg-type]
+    cfg = train_config(contestant, workload)
+    schedule, cost = as_record(ScheduleSettings, cfg.schedule), as_record(CostSettings, cfg.cost)
+    return build_program(schedule, cost, contestant.stages, contestant.replicas)
 
 
 def _measure(config: BenchConfig, network: Network, workload: Workload, contestant: Contestant, link: str) -> float:

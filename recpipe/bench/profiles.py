@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recpipe.bench.links import bits_per_second, open_network
-from recpipe.bench.ranks import Ranks
-from recpipe.bench.settings import BenchConfig, Workload, parse_contestant, workloads
+from recpipe.bench.ranks import Ranks, on_links
+from recpipe.bench.settings import BenchConfig, Workload, parse_contestant
 
 Row = tuple[str, float, float, float]
 _SHOWN = 20
@@ -37,14 +36,9 @@ class Profile:
 def profiles(config: BenchConfig) -> Iterator[Profile]:
     """Runs each contestant on each link. Raises as `recpipe.bench.compare.compare`."""
     contestants = [parse_contestant(name, config.ranks) for name in config.contestants]
-    for link in config.links:
-        bits_per_second(link)
-    for workload in workloads(config):
-        for link in config.links:
-            with open_network(link, config.ranks) as network:
-                network.set_rate(link)
-                for contestant in contestants:
-                    with Ranks(contestant, workload, network) as ranks:
-                        ranks.ask("block", warmup=config.warmup, steps=config.steps)
-                        reply = ranks.ask("profile", steps=config.steps + config.warmup)[0]
-                    yield Profile(contestant.name, workload, link, reply["operators"], reply["functions"])
+    for workload, link, network in on_links(config):
+        for contestant in contestants:
+            with Ranks(contestant, workload, network) as ranks:
+                ranks.ask("block", warmup=config.warmup, steps=config.steps)
+                reply = ranks.ask("profile", steps=config.steps + config.warmup)[0]
+            yield Profile(contestant.name, workload, link, reply["operators"], reply["functions"])

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from recpipe.bench.links import Network
-from recpipe.bench.settings import Contestant, Workload
+from recpipe.bench.links import Network, bits_per_second, open_network
+from recpipe.bench.settings import BenchConfig, Contestant, Workload, workloads
 from recpipe.errors import TrainingError
 
 Reply = dict[str, Any]
@@ -105,6 +106,21 @@ class Ranks:
             lines = self._log(other).read_text(errors="replace").strip().splitlines()
             said += [f"rank {other} said last:", *(f"  {line}" for line in lines[-8:])]
         return "\n".join([f"bench: rank {rank} of {self.contestant.label} has died", *said])
+
+
+def on_links(config: BenchConfig) -> Iterator[tuple[Workload, str, Network]]:
+    """Every workload on every link, with the network there is for as long as the caller is at it.
+
+    Raises:
+        ConfigError: before anything is made: a link or a workload that cannot be.
+    """
+    for link in config.links:
+        bits_per_second(link)
+    for workload in workloads(config):
+        for link in config.links:
+            with open_network(link, config.ranks) as network:
+                network.set_rate(link)
+                yield workload, link, network
 
 
 def _close(pipe: IO[str] | None) -> None:
