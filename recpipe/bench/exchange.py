@@ -58,8 +58,7 @@ class ExchangeProbe:
         job = self._side.job
         for purpose in _PURPOSES:
             mine = [message for message in job.traffic.messages if message.purpose == purpose]
-            everyone: list[Any] = [None] * job.groups.world
-            dist.all_gather_object(everyone, [message.issued for message in mine], group=job.groups.control)
+            everyone = job.groups.gather_objects([message.issued for message in mine])
             for message, issued in zip(mine, zip(*everyone, strict=True), strict=True):
                 message.waits = [(who, min(max(start, *issued), end), end) for who, start, end in message.waits]
 

@@ -20,6 +20,7 @@ from recpipe.model.check import require_embedding_dim
 from recpipe.runtime.program import build_program
 from recpipe.schedule.settings import CostSettings, ScheduleSettings
 from recpipe.train.config import CHOICES as TRAIN_CHOICES
+from recpipe.train.config import check_trace
 from recpipe.train.config_text import as_record
 from recpipe.train.launch import found_workers
 from recpipe.train.mesh import Mesh
@@ -142,9 +143,7 @@ def check_counts(cfg: DictConfig) -> None:
     steps = OmegaConf.select(cfg, "steps")
     if steps is not None and steps < 1:
         raise ConfigError(f"steps={steps}: must be at least 1")
-    traced = OmegaConf.select(cfg, "trace.steps") or []
-    if traced and (len(traced) != 2 or not 0 <= traced[0] < traced[1] - 1):
-        raise ConfigError(f"trace.steps={list(traced)}: write [first,stop) with at least two steps, as trace.steps=[20,23]")
+    check_trace(OmegaConf.select(cfg, "trace.steps") or [])
 
 
 def check_schedule(cfg: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -76,6 +77,14 @@ class Groups:
         parts = [torch.empty_like(padded) for _ in range(self.world)]
         dist.all_gather(parts, padded, group=self.control)
         return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
+
+    def gather_objects(self, mine: Any) -> list[Any]:
+        """What each rank gives, in rank order, on every rank. Pickled: for reports, not for a step."""
+        if self.world == 1:
+            return [mine]
+        everyone: list[Any] = [None] * self.world
+        dist.all_gather_object(everyone, mine, group=self.control)
+        return everyone
 
     def sum_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over ranks, in place."""

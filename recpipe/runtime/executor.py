@@ -28,7 +28,7 @@ from recpipe.schedule.ir import Action, Op
 
 
 class Updates(Protocol):
-    """The dense side of an update, given by the trainer; steps count from the start of the run."""
+    """The dense side of an update, given by the trainer; steps are global."""
 
     def check_loss(self, value: float, place: str) -> None: ...
 
@@ -198,21 +198,22 @@ class Executor:
         return stage.forward(leaf, named, context, max(step.global_rows, 1))
 
     def _backward(self, step: RunningStep, action: Action) -> None:
-        kept = step.activations.pop(_key(action))
-        grad_M = self._incoming(step, action)
-        if kept.output.numel():
-            self._pass_on(step, action, self._stages[action.stage].backward(kept, grad_M))
-        else:
-            self._pass_on(step, action, torch.zeros_like(kept.leaf))
+        self._differentiate(step, action, step.activations.pop(_key(action)), self._stages[action.stage].backward)
         self._done(action)
 
     def _backward_input(self, step: RunningStep, action: Action) -> None:
-        kept = step.activations[_key(action)]
+        self._differentiate(step, action, step.activations[_key(action)], self._stages[action.stage].backward_input)
+
+    def _differentiate(
+        self,
+        step: RunningStep,
+        action: Action,
+        kept: Activation,
+        backward: Callable[[Activation, torch.Tensor | None], torch.Tensor],
+    ) -> None:
+        """Gradient of a stage's input, passed on; a microbatch without rows has none."""
         grad_M = self._incoming(step, action)
-        if kept.output.numel():
-            self._pass_on(step, action, self._stages[action.stage].backward_input(kept, grad_M))
-        else:
-            self._pass_on(step, action, torch.zeros_like(kept.leaf))
+        self._pass_on(step, action, backward(kept, grad_M) if kept.output.numel() else torch.zeros_like(kept.leaf))
 
     def _backward_weights(self, step: RunningStep, action: Action) -> None:
         kept = step.activations.pop(_key(action))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
@@ -133,11 +132,7 @@ def load(folder: Path, state: State, groups: Groups) -> None:
 
 def damage(folder: Path, groups: Groups) -> list[str]:
     """What is wrong with the files of a checkpoint; the same on every rank, each of which reads a part. Collective."""
-    mine = list(find_damage(folder, groups.rank, groups.world))
-    if groups.world == 1:
-        return mine
-    found: list[list[str]] = [[] for _ in range(groups.world)]
-    dist.all_gather_object(found, mine, group=groups.control)
+    found = groups.gather_objects(list(find_damage(folder, groups.rank, groups.world)))
     return list(dict.fromkeys(text for texts in found for text in texts))
 
 

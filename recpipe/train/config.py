@@ -5,9 +5,11 @@ Leaf names are those of the DLRM reference trainer. `batch_size` is per replica 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from recpipe.errors import ConfigError
 from recpipe.schedule.settings import CostSettings, ScheduleSettings
 
 # Settings that are one of a few names.
@@ -238,6 +240,24 @@ class TraceConfig:
     """
 
     steps: list[int] = field(default_factory=list)
+
+
+def check_trace(steps: Sequence[int], total_steps: int | None = None) -> None:
+    """Refuses what is no range of recorded steps.
+
+    Args:
+        steps: of `TraceConfig`.
+        total_steps: of the run, where it is known.
+
+    Raises:
+        ConfigError: not a first step and one at least two behind it, or outside the run.
+    """
+    fits = len(steps) == 2 and 0 <= steps[0] < steps[1] - 1
+    if steps and not (fits and (total_steps is None or steps[1] <= total_steps)):
+        within = "" if total_steps is None else f", within the {total_steps} steps of this run"
+        raise ConfigError(
+            f"trace.steps={list(steps)}: write [first,stop) with at least two steps, as trace.steps=[20,23]{within}"
+        )
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, count, islice
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from statistics import median
 from typing import Any
 
@@ -16,14 +16,12 @@ from omegaconf import OmegaConf
 
 from recpipe.batch import Batch
 from recpipe.comm import Groups
-from recpipe.errors import ConfigError
 from recpipe.model import Model, StepContext
 from recpipe.model.block import Block
 from recpipe.runtime.recorder import Recorder
 from recpipe.schedule.ir import COMPUTE_OPS, Action, Op
 from recpipe.schedule.profile import Cut, Line, MeshProfile, Profile
-from recpipe.train.feed import Feed
-from recpipe.train.reading import read_batches
+from recpipe.train.reading import read_epochs
 from recpipe.train.setup import Job, build_job
 
 logger = logging.getLogger(__name__)
@@ -50,19 +48,12 @@ def measure_profile(cfg: Any, groups: Groups, rows: Rows | None = None) -> Profi
     meshes: dict[str, MeshProfile] = {}
     for stages in (p for p in range(1, groups.world + 1) if groups.world % p == 0):
         for families in _families(stages):
-            runs = [_Run(cfg, groups, rows or _epochs, stages, family, m) for family in families for m in (COARSE, FINE)]
+            runs = [_Run(cfg, groups, rows or read_epochs, stages, family, m) for family in families for m in (COARSE, FINE)]
             job = runs[0].job
             cuts[str(job.place.placement.num_stages)] = _cut(runs, job)
             meshes.setdefault(str(stages), _exchange(runs))
     alpha, bandwidth = measure_link(groups)
     return Profile(cfg.model.name, groups.world, _global_rows(cfg, groups), cuts, meshes, alpha, bandwidth, blocks)
-
-
-def _epochs(job: Job) -> Iterator[Batch]:
-    feed = Feed(job.dataset.num_rows("train"), job.cfg.batch_size, job.mesh.replicas)
-    if not feed.num_steps:
-        raise ConfigError("there are no training rows to profile with")
-    return chain.from_iterable(read_batches(job, feed, epoch) for epoch in count())
 
 
 def _global_rows(cfg: Any, groups: Groups) -> int:
@@ -122,8 +113,8 @@ class _Run:
             logger.info("profiled %s, %d ranks a pipeline, %d microbatches", family, stages, microbatches)
         self.rows = rows / microbatches
         self.microbatches = microbatches
-        self._worked = _everywhere(groups, recorder.worked())
-        self._sent = _everywhere(groups, recorder.sent())
+        self._worked: list[tuple[Action, float]] = list(chain.from_iterable(groups.gather_objects(recorder.worked())))
+        self._sent: list[tuple[Action, int]] = list(chain.from_iterable(groups.gather_objects(recorder.sent())))
 
     def medians(self) -> dict[tuple[Op, int], float]:
         """Milliseconds by op and stage."""
@@ -175,14 +166,6 @@ def _line(points: list[tuple[float, float]], slopes: bool) -> Line:
         return (low + high) / 2, 0.0
     slope = max(0.0, (high - low) / (many - few))
     return max(0.0, low - slope * few), slope
-
-
-def _everywhere(groups: Groups, mine: list[tuple[Action, Any]]) -> Iterable[tuple[Action, Any]]:
-    if groups.world == 1:
-        return mine
-    everyone: list[Any] = [None] * groups.world
-    dist.all_gather_object(everyone, mine, group=groups.control)
-    return [one for part in everyone for one in part]
 
 
 def measure_link(groups: Groups, rounds: int = 7) -> tuple[float, float]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, count
 
 from recpipe.batch import Batch
 from recpipe.comm import Lane
 from recpipe.data import Loader
+from recpipe.errors import ConfigError
 from recpipe.runtime.hand_on import HandOn
 from recpipe.train.feed import Feed
 from recpipe.train.setup import Job
@@ -22,6 +24,24 @@ def read_batches(job: Job, feed: Feed, epoch: int) -> Iterator[Batch]:
     empty = job.dataset.batch("train", epoch, 0, 0)
     schema = job.dataset.schema
     return HandOn(lane, len(schema.features), schema.num_dense).batches(_by_consumer(job, feed, parts), empty)
+
+
+def whole_feed(job: Job) -> Feed:
+    """A whole epoch of the configured data, cut as its mesh and batch size say.
+
+    Raises:
+        ConfigError: there is no row to train on.
+    """
+    feed = Feed(job.dataset.num_rows("train"), job.cfg.batch_size, job.mesh.replicas, parts=job.place.placement.num_replicas)
+    if not feed.num_steps:
+        raise ConfigError(f"{job.dataset.source} has no training rows")
+    return feed
+
+
+def read_epochs(job: Job) -> Iterator[Batch]:
+    """One batch a step, epoch after epoch without end; collective where every rank feeds."""
+    feed = whole_feed(job)
+    return chain.from_iterable(read_batches(job, feed, epoch) for epoch in count())
 
 
 def _consumers(job: Job) -> dict[int, int]:

@@ -8,17 +8,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from recpipe.comm.clock import clock_offset
-from recpipe.errors import ConfigError
 from recpipe.runtime.ledger import make_ledger, table, totals
-from recpipe.runtime.recorder import Recorder, Wait
+from recpipe.runtime.recorder import Recorder
 from recpipe.runtime.steady import Steady, from_zero, joined, measured_durations, predict, steady
 from recpipe.schedule.cost import Cost
 from recpipe.schedule.draw.pair import svg_pair
 from recpipe.schedule.settings import CostSettings, cost_of
 from recpipe.schedule.timeline import Event, Timeline, chrome_trace
+from recpipe.train.config import check_trace
 from recpipe.train.config_text import as_record
 from recpipe.train.setup import Job
 
@@ -56,10 +54,7 @@ def start_trace(job: Job, total_steps: int) -> Recorder | None:
     steps = list(job.cfg.trace.steps)
     if not steps:
         return None
-    if len(steps) != 2 or not 0 <= steps[0] < steps[1] - 1 or steps[1] > total_steps:
-        raise ConfigError(
-            f"trace.steps={steps}: write [first,stop) with at least two steps, within the {total_steps} steps of this run"
-        )
+    check_trace(steps, total_steps)
     offset = clock_offset(job.groups.rank, job.groups.world, job.groups.control)
     recorder = Recorder(job.traffic, job.place, steps[0], steps[1], offset)
     job.trainer.executor.recorder = recorder
@@ -68,7 +63,8 @@ def start_trace(job: Job, total_steps: int) -> Recorder | None:
 
 def write_trace(recorder: Recorder, job: Job, folder: Path) -> dict[str, Any] | None:
     """Gathers what all ranks recorded; rank 0 writes it, says it, and gets its part of summary.json. Collective."""
-    events, waits = _gather(recorder, job)
+    everyone = job.groups.gather_objects((recorder.events(), recorder.waits()))
+    events, waits = ([one for part in column for one in part] for column in zip(*everyone, strict=True))
     if job.groups.rank:
         return None
     num_steps = recorder.stop - recorder.first
@@ -98,15 +94,6 @@ def _cost(job: Job, events: list[Event]) -> Cost:
     if settings.unit == "ms":
         return cost_of(settings, job.program)
     return replace(Cost(), measured=measured_durations(events), host="sync")
-
-
-def _gather(recorder: Recorder, job: Job) -> tuple[list[Event], list[Wait]]:
-    mine = (recorder.events(), recorder.waits())
-    if job.groups.world == 1:
-        return mine
-    everyone: list[Any] = [None] * job.groups.world
-    dist.all_gather_object(everyone, mine, group=job.groups.control)
-    return [e for events, _ in everyone for e in events], [w for _, waits in everyone for w in waits]
 
 
 def _title(name: str, one: Steady) -> str:

@@ -7,16 +7,15 @@ optimizer state, its rectangles of every table and of the tables' optimizer stat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, count, islice
+from itertools import islice
 from typing import Any
 
 import torch
 
-from recpipe.errors import ConfigError
 from recpipe.model import build_model
 from recpipe.train.feed import Feed
 from recpipe.train.lr import LrPolicy
-from recpipe.train.reading import read_batches
+from recpipe.train.reading import read_epochs, whole_feed
 from recpipe.train.reference import ReferenceTrainer
 from recpipe.train.setup import Job, dense_optimizer, row_optimizer
 from recpipe.train.state import dense_optimizer_state
@@ -30,10 +29,8 @@ def compare_with_reference(job: Job, steps: int) -> dict[str, float]:
     Returns:
         ``loss``, ``dense_weights``, ``dense_state``, ``rows``, ``row_state``.
     """
-    feed = Feed(job.dataset.num_rows("train"), job.cfg.batch_size, job.mesh.replicas, parts=job.place.placement.num_replicas)
-    if not feed.num_steps:
-        raise ConfigError("there are no training rows to verify on")
-    losses = _train_sharded(job, feed, steps)
+    feed = whole_feed(job)
+    losses = _train_sharded(job, steps)
     reference, reference_losses = _train_reference(job, feed, steps)
     worst = {
         "loss": _difference(losses, reference_losses),
@@ -58,9 +55,8 @@ def _positions(feed: Feed, steps: int) -> Iterator[tuple[int, int]]:
         yield divmod(step, feed.num_steps)
 
 
-def _train_sharded(job: Job, feed: Feed, steps: int) -> torch.Tensor:
-    epochs = (read_batches(job, feed, epoch) for epoch in count())
-    losses = [result.loss for result in job.trainer.run(islice(chain.from_iterable(epochs), steps))]
+def _train_sharded(job: Job, steps: int) -> torch.Tensor:
+    losses = [result.loss for result in job.trainer.run(islice(read_epochs(job), steps))]
     return job.groups.sum_cpu(torch.tensor(losses, dtype=torch.float64))
 
 

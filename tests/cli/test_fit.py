@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import recpipe.cli.train
-import recpipe.cli.verify
 from recpipe.cli.fit import IDLE
 from recpipe.cli.main import main
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+def runs(composed: list[Any]) -> list[Any]:
     """Configurations that got as far as a command; none is run."""
-    seen: list[Any] = []
-
-    def keep(cfg: Any) -> int:
-        seen.append(cfg)
-        return 0
-
-    for module in (recpipe.cli.train, recpipe.cli.verify):
-        monkeypatch.setattr(module, "main", keep)
-    monkeypatch.chdir(tmp_path)
-    return seen
+    return composed
 
 
 def refused(arguments: list[str], runs: list[Any], capsys: pytest.CaptureFixture[str]) -> str:
