@@ -13,6 +13,9 @@ from torch import nn
 
 from recpipe.comm.lane import Lane, Pending
 
+BUCKET_BYTES = 1 << 19
+"""A bucket is closed when it holds at least this much: small enough for a tower of a few MB to leave piece by piece."""
+
 
 class _Bucket:
     """Gradients that travel together: `flat` holds them, each parameter's `.grad` is a view of it."""
@@ -52,7 +55,7 @@ class GradientReducer:
         self,
         parameters: Iterable[nn.Parameter],
         lane: Lane,
-        bucket_bytes: int = 4 << 20,
+        bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         self._lane = lane
         self._buckets = [_Bucket(chunk) for chunk in _chunks(list(parameters)[::-1], bucket_bytes)]
