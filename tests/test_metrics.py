@@ -166,6 +166,15 @@ def test_states_of_ranks_add_up_and_survive_a_resume_at_another_world_size():
 def _resumed(ranks, world):
     saved = torch.stack([rank.state for rank in ranks]).sum(0)
     again = [MetricWindow(window_rows=60, num_buckets=3) for _ in range(world)]
-    for index, rank in enumerate(again):
-        rank.load(saved if index == 0 else torch.zeros_like(saved), ranks[0].global_rows)
+    again[0].state.copy_(saved)
+    for rank in again:
+        rank.resume(ranks[0].global_rows, 60)
     return again
+
+
+def test_a_window_of_another_length_begins_anew_and_the_lifetime_goes_on():
+    before, after = MetricWindow(window_rows=60, num_buckets=3), MetricWindow(window_rows=30, num_buckets=3)
+    before.update(*_sample(90), 90)
+    after.state.copy_(before.state)
+    after.resume(before.global_rows, 60)
+    assert after.reports()["lifetime_rows"] == 90 and after.reports()["window_rows"] == 0

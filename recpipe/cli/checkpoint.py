@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ class CheckpointCommandConfig:
 
     Args:
         action: inspect, verify, convert, export or average.
-        path: the checkpoint; for verify also a run directory: all of its checkpoints.
+        path: the checkpoint, or the directory of a run: its newest whole one (verify: all of them).
         out: what is written: a directory (convert, average), a file (export ending in .safetensors) or a directory (export
             of a model to serve).
         parts: convert: number of files, one for each rank that will read it.
@@ -60,7 +61,7 @@ def _inspect(cfg: Any) -> int:
     """What is in it."""
     from recpipe.train.checkpoint_convert import summary
 
-    found = summary(Path(cfg.path))
+    found = summary(_chosen(cfg.path))
     if cfg.json:
         print(json.dumps(found, indent=1))
         return 0
@@ -98,7 +99,7 @@ def _convert(cfg: Any) -> int:
 
     if cfg.parts < 1:
         raise ConfigError(f"parts={cfg.parts}: must be at least 1")
-    convert(Path(cfg.path), _out(cfg), cfg.parts)
+    convert(_chosen(cfg.path), _out(cfg), cfg.parts)
     print(f"wrote {cfg.out}")
     return 0
 
@@ -108,12 +109,12 @@ def _export(cfg: Any) -> int:
     from recpipe.train.checkpoint_convert import export
 
     if _out(cfg).suffix == ".safetensors":
-        names = export(Path(cfg.path), _out(cfg))
+        names = export(_chosen(cfg.path), _out(cfg))
         print(f"wrote {len(names)} tensors to {cfg.out}")
         return 0
     from recpipe.train.serving import export_model
 
-    export_model(Path(cfg.path), _out(cfg))
+    export_model(_chosen(cfg.path), _out(cfg))
     print(f"wrote {cfg.out}; score with recpipe.train.serving.ServedModel")
     return 0
 
@@ -124,9 +125,20 @@ def _average(cfg: Any) -> int:
 
     if not cfg.inputs:
         raise ConfigError("recpipe checkpoint average needs more than one: DIR 'inputs=[DIR,DIR]'")
-    average([*map(Path, cfg.inputs), Path(cfg.path)], _out(cfg))
+    average([*map(_chosen, cfg.inputs), _chosen(cfg.path)], _out(cfg))
     print(f"wrote {cfg.out}")
     return 0
+
+
+def _chosen(path: str) -> Path:
+    """The checkpoint that is meant; says which where a run was given."""
+    from recpipe.train.checkpoint_manifest import MANIFEST, newest_whole
+
+    folder = Path(path)
+    if not (folder / MANIFEST).is_file():
+        folder = newest_whole(folder)
+        print(f"checkpoint: {folder}", file=sys.stderr)
+    return folder
 
 
 def _out(cfg: Any) -> Path:

@@ -16,8 +16,9 @@ class ScoreConfig:
     """Root of ``conf/score.yaml``.
 
     Args:
-        checkpoint: a directory such as ``runs/train/.../checkpoints/final``.
-        input: a file, or a directory of files, in the form of the training files; labels may be missing.
+        checkpoint: a directory such as ``runs/train/.../checkpoints/final``, or that of a run: its newest whole one.
+        input: a file, or a directory of files, in the form of the training files; labels may be missing. Synthetic rows: a
+            split.
         output: scores in row order: Parquet where the name ends in .parquet, else a number a line.
         prepared: the prepared directory of the training rows, which has the vocabularies; empty: where the run found it.
     """

@@ -7,6 +7,7 @@ A checkpoint is a directory: `weights/` (a safetensors file a rank: dense tensor
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from recpipe.comm import Groups
 from recpipe.embedding.state import Entry
 from recpipe.errors import CheckpointError
-from recpipe.train.checkpoint_manifest import check_folder, find_damage
+from recpipe.train.checkpoint_manifest import MANIFEST, check_folder, find_damage, newest_whole
 from recpipe.train.checkpoint_storage import Reader, Writer
+
+logger = logging.getLogger(__name__)
 
 
 class ShardedEntry:
@@ -128,6 +131,27 @@ def load(folder: Path, state: State, groups: Groups) -> None:
         if any(words in reason for words in _MISFITS):
             raise CheckpointError(f"{folder}: does not fit this model: {reason}") from error
         raise CheckpointError(f"{folder}: cannot be read: {reason}") from error
+
+
+def choose(named: Path, groups: Groups) -> Path:
+    """The checkpoint that a user means by a directory: itself, or the newest whole one of a run. Collective.
+
+    Raises:
+        CheckpointError: it is neither.
+    """
+    if (named / MANIFEST).is_file():
+        return named
+    found = problem = ""
+    if groups.rank == 0:
+        try:
+            found = str(newest_whole(named))
+            logger.info("checkpoint: %s", found)
+        except CheckpointError as error:
+            problem = str(error)
+    found, problem = groups.broadcast_text(found), groups.broadcast_text(problem)
+    if problem:
+        raise CheckpointError(problem)
+    return Path(found)
 
 
 def damage(folder: Path, groups: Groups) -> list[str]:

@@ -7,6 +7,7 @@ right name is whole unless its files were changed later; `find_damage` tells. St
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import zlib
@@ -17,6 +18,7 @@ from typing import Any
 from recpipe.errors import CheckpointError
 from recpipe.train.checkpoint_file import Written, checksum
 
+logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 FORMAT = 1
 
@@ -84,21 +86,50 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def check_folder(folder: Path) -> None:
     """Raises CheckpointError where `folder` is no finished checkpoint."""
+    if (folder / MANIFEST).is_file():
+        return
+    near = next(_whole_ones(folder / "checkpoints"), None) or next(_whole_ones(folder.parent), None)
+    hint = f"; there is {near}" if near else ""
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such checkpoint; give the directory, for example RUN/checkpoints/final")
-    if not (folder / MANIFEST).is_file():
-        inside = [path.name for path in checkpoints_in(folder / "checkpoints")]
-        hint = f"; did you mean {folder / 'checkpoints' / inside[-1]}?" if inside else ""
-        raise CheckpointError(f"{folder}: is no checkpoint (it has no {MANIFEST}){hint}")
+        raise CheckpointError(
+            f"{folder}: no such checkpoint; give its directory, for example RUN/checkpoints/final{hint}"
+        )
+    raise CheckpointError(f"{folder}: is no checkpoint (it has no {MANIFEST}){hint}")
+
+
+def newest_whole(run: Path) -> Path:
+    """The newest checkpoint of a run whose files are as they were written; warns of those that it passes over.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    listed = checkpoints_in(run / "checkpoints")
+    for folder in reversed(listed):
+        problem = next(find_damage(folder), None)
+        if problem is None:
+            return folder
+        logger.warning("WARNING: %s; taking the one before it", problem)
+    if listed:
+        raise CheckpointError(f"{run}: none of its {len(listed)} checkpoints is whole")
+    check_folder(run)
+    return run
+
+
+def _whole_ones(folder: Path) -> Iterator[Path]:
+    """Checkpoints that lie in a directory, newest first."""
+    return (path for path in reversed(checkpoints_in(folder)) if not any(find_damage(path)))
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Directories that have a manifest, oldest step first; unfinished ones have another name and are never listed."""
+    """Directories that have a manifest, oldest step first, the end of a run after others of its step.
+
+    Unfinished ones have another name and are never listed.
+    """
     found = []
     for path in folder.glob("*"):
         if not path.name.startswith(".") and (path / MANIFEST).is_file():
-            found.append((_step(path), path.name, path))
-    return [path for _, _, path in sorted(found)]
+            found.append((_step(path), path.name == "final", path.name, path))
+    return [path for *_, path in sorted(found)]
 
 
 def _step(folder: Path) -> int:

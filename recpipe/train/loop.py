@@ -77,7 +77,7 @@ class TrainingLoop:
         self.interrupted = False
         if source is not None:
             restore(job.trainer, self._sums, source, job.groups)
-            self.window.global_rows = source.progress.window_row
+            self.window.resume(source.progress.window_row, source.cfg.log.window_rows)
         self.total_steps = job.trainer.step + self._steps_left()
 
     @property

@@ -21,9 +21,9 @@ class MetricWindow:
 
     def __init__(self, window_rows: int = 10_000_000, num_buckets: int = 100) -> None:
         assert window_rows >= 1 and num_buckets >= 1
-        self.bucket_rows = max(window_rows // num_buckets, 1)
-        self.global_rows = 0
         self.state = torch.zeros(1 + num_buckets, len(SUM_NAMES), dtype=torch.float64)
+        self.bucket_rows = self._bucket_rows(window_rows)
+        self.global_rows = 0
 
     def update(self, logits_B: torch.Tensor, labels_B: torch.Tensor, global_rows: int) -> None:
         """Adds this rank's rows, maybe none, of a step of ``global_rows`` rows over all ranks. Every rank calls it."""
@@ -38,15 +38,19 @@ class MetricWindow:
         parts = {"lifetime": report(state[0]), "window": report(state[1:].sum(dim=0))}
         return {f"{part}_{key}": value for part, values in parts.items() for key, value in values.items()}
 
-    def load(self, state: torch.Tensor, global_rows: int) -> None:
-        """Goes on from a saved state: one rank loads the sum of all ranks' states, the others zeros of that shape.
+    def resume(self, global_rows: int, window_rows: int) -> None:
+        """Goes on at a row, with `state` as it was there; a window that had another length begins anew.
 
-        A ring of another number of buckets loses its window and keeps the lifetime.
+        Args:
+            global_rows: rows seen by then.
+            window_rows: length that the window had.
         """
-        self.state.zero_()
-        rows = min(len(state), 1) if state.shape != self.state.shape else len(state)
-        self.state[:rows] = state[:rows]
         self.global_rows = global_rows
+        if self._bucket_rows(window_rows) != self.bucket_rows:
+            self.state[1:] = 0.0
+
+    def _bucket_rows(self, window_rows: int) -> int:
+        return max(window_rows // (len(self.state) - 1), 1)
 
     def _advance(self, global_rows: int) -> None:
         """Moves to where the step ends and clears the buckets entered on the way."""

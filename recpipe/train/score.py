@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from recpipe.comm import Groups
-from recpipe.data import Dataset
+from recpipe.data import Dataset, open_dataset
 from recpipe.data.config import SCHEMAS
+from recpipe.data.dataset import SPLITS
 from recpipe.data.prepare.given import as_dicts, encode_given, given_dataset
 from recpipe.data.prepare.job import prepare
 from recpipe.data.prepared import read_manifest
@@ -34,41 +35,62 @@ def run_score(cfg: Any) -> int:
     groups = init_processes(cfg.launch)
     if groups.rank:
         logging.getLogger("recpipe").setLevel(logging.ERROR)
-    folder, output = Path(cfg.checkpoint), Path(cfg.output)
+    folder, output = checkpoint.choose(Path(cfg.checkpoint), groups), Path(cfg.output)
     trained = from_yaml(checkpoint.read_text(folder, "config.yaml"))
     trained.tables, trained.exchange.kind = cfg.tables, "window"
     work = output.with_name(f".{output.name}.rows")
-    dataset = _rows(cfg, trained, work, groups)
-    check_schema(checkpoint.read_json(folder, "schema.json"), dataset.schema)
-    scorer = build_scorer(trained, dataset, groups)
-    checkpoint.load(folder, weights(scorer), groups)
-    size = cfg.test_batch_size or trained.test_batch_size or trained.batch_size
-    logits, labels = score_split(scorer, dataset, "test", groups, size, None)
-    if groups.rank == 0:
-        write_scores(output, torch.sigmoid(logits).numpy())
-        if not labels.isnan().all():
-            logger.info("%s: %s", cfg.input, one_line(evaluate(logits, labels)[0]))
-        logger.info("wrote %d scores to %s", len(logits), output)
-        shutil.rmtree(work, ignore_errors=True)
+    try:
+        dataset, split = _rows(cfg, trained, work, groups)
+        check_schema(checkpoint.read_json(folder, "schema.json"), dataset.schema)
+        scorer = build_scorer(trained, dataset, groups)
+        checkpoint.load(folder, weights(scorer), groups)
+        size = cfg.test_batch_size or trained.test_batch_size or trained.batch_size
+        logits, labels = score_split(scorer, dataset, split, groups, size, None)
+        if groups.rank == 0:
+            _finish(cfg.input, output, logits, labels)
+    finally:
+        if groups.rank == 0:
+            shutil.rmtree(work, ignore_errors=True)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     return 0
 
 
-def _rows(cfg: Any, trained: Any, work: Path, groups: Groups) -> Dataset:
-    """The rows of the file, encoded once, by rank 0, as training rows were."""
+def _finish(name: str, output: Path, logits: torch.Tensor, labels: torch.Tensor) -> None:
+    """Writes the scores, and says how good they are where labels are known."""
+    write_scores(output, torch.sigmoid(logits).numpy())
+    known = ~labels.isnan()
+    if known.any():
+        logger.info("%s: %s", name, one_line(evaluate(logits[known], labels[known])[0]))
+    logger.info("wrote %d scores to %s", len(logits), output)
+
+
+def _rows(cfg: Any, trained: Any, work: Path, groups: Groups) -> tuple[Dataset, str]:
+    """The rows to score, and their split: those of the file, encoded once, by rank 0, as training rows were."""
+    if trained.data.name == "synthetic":
+        return _synthetic_rows(cfg.input, trained), cfg.input
     data, known = _vocabularies(trained.data, cfg.prepared)
     text = ""
     if groups.rank == 0:
         text = json.dumps([str(known), as_dicts(encode_given(data, cfg.input, Path(known), work, logger.info))])
     known, records = json.loads(groups.broadcast_text(text))
-    return given_dataset(data, records, Path(known), work, cfg.input)
+    return given_dataset(data, records, Path(known), work, cfg.input), "test"
+
+
+def _synthetic_rows(split: str, trained: Any) -> Dataset:
+    """Synthetic rows come from no file; those of a split can be made again."""
+    if split not in SPLITS:
+        raise ConfigError(
+            f"input={split}: this model was trained on synthetic rows, which come from no file; input=test scores those of "
+            f"a split ({', '.join(SPLITS)})"
+        )
+    # Rows of training come in an order of their own.
+    trained.data.shuffle = "none"
+    return open_dataset(trained.data, trained.seed)
 
 
 def _vocabularies(data: Any, prepared: str) -> tuple[Any, str]:
     """How the training rows were read, and the prepared directory that has their vocabularies."""
-    if data.name == "synthetic":
-        raise ConfigError("this model was trained on synthetic rows: there are no files in that form to score")
     known = prepared or (data.path if data.name == "prepared" else "")
     if not known:
         known = str(prepare(data, logger.info))

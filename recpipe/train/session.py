@@ -113,7 +113,7 @@ def _say_goodbye(loop: TrainingLoop) -> None:
 def run_eval(cfg: Any) -> int:
     """Scores a checkpoint at this world size, whatever the one it was saved at."""
     groups = _start(cfg.launch)
-    folder = Path(cfg.checkpoint)
+    folder = checkpoint.choose(Path(cfg.checkpoint), groups)
     trained = from_yaml(checkpoint.read_text(folder, "config.yaml"))
     if cfg.data_path:
         trained.data.path = cfg.data_path

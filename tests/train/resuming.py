@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -108,3 +110,23 @@ def assert_close(ours: Tensors, theirs: Tensors, tolerance: float) -> None:
     for name in ours:
         worst = float(((ours[name] - theirs[name]).abs() / theirs[name].abs().clamp(min=1)).max())
         assert worst <= tolerance, f"{name}: {worst}"
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """What a run has written about its metrics, without what depends on time."""
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in found:
+        line.pop("rows_per_s", None)
+    return found
+
+
+def assert_same_lines(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], tolerance: float) -> None:
+    """The same lines; numbers within a tolerance over max(1, size)."""
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            if isinstance(value, float):
+                assert abs(value - other[key]) <= tolerance * max(1.0, abs(other[key])), (key, one, other)
+            else:
+                assert value == other[key], (key, one, other)
