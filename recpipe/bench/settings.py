@@ -14,6 +14,7 @@ EXCHANGES = ("window", "pooled")
 MODELS = ("dlrm", "dcn_v2")
 IDS = ("real", "skewed", "uniform")
 DEPTHS = ("step", "route", "ahead")
+BF16 = ("compute_dtype=bfloat16", "exchange.wire_dtype=bfloat16", "exchange.dense_wire_dtype=bfloat16")
 _MESH = re.compile(r"(\d+)x(\d+)")
 _MICROBATCHES = re.compile(r"m(\d+)")
 
@@ -30,7 +31,8 @@ class BenchConfig:
             data for, and uniform.
         criteo: Criteo text file of the real rows.
         contestants: of compare and profile: TorchRec's pipelines by name, and ``EXCHANGE:REPLICASxSTAGES:mMICROBATCHES:DEPTH``
-            with any training settings behind, as ``window:2x1:m2:ahead:tables.sharding=row_wise``.
+            with any training settings behind, as ``window:2x1:m2:ahead:tables.sharding=row_wise``; ``bf16`` there stands for
+            16 bits in compute, rows and dense gradients.
         meshes: of overlap, as ``REPLICASxSTAGES``.
         microbatches: of overlap.
         ranks: processes, one thread each.
@@ -47,7 +49,7 @@ class BenchConfig:
     models: list[str] = field(default_factory=lambda: ["dlrm"])
     ids: list[str] = field(default_factory=list)
     criteo: str = ""
-    contestants: list[str] = field(default_factory=lambda: [*TORCHREC, "window:2x1:m1:ahead"])
+    contestants: list[str] = field(default_factory=lambda: [*TORCHREC, "window:2x1:m1:ahead", "window:2x1:m1:ahead:bf16"])
     meshes: list[str] = field(default_factory=lambda: ["2x1", "1x2"])
     microbatches: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
     ranks: int = 2
@@ -134,7 +136,8 @@ def parse_contestant(name: str, ranks: int) -> Contestant:
             f"for instance window:2x1:m2:ahead"
         )
     replicas, stages = parse_mesh(parts[0], ranks)
-    return Contestant(name, kind, replicas, stages, int(parts[1][1:]), parts[2], tuple(parts[3:]))
+    settings = tuple(one for part in parts[3:] for one in (BF16 if part == "bf16" else (part,)))
+    return Contestant(name, kind, replicas, stages, int(parts[1][1:]), parts[2], settings)
 
 
 def parse_mesh(text: str, ranks: int) -> tuple[int, int]:

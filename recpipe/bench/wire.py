@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-NAMES = ("all_to_all_single", "all_reduce", "isend", "irecv")
+NAMES = ("all_to_all_single", "all_reduce", "all_gather_single", "isend", "irecv")
 
 
 @dataclass

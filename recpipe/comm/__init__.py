@@ -4,6 +4,7 @@ from recpipe.comm.channels import Channels
 from recpipe.comm.groups import Groups
 from recpipe.comm.lane import Lane, Pending
 from recpipe.comm.reduce import GradientReducer
+from recpipe.comm.short import ShortLane
 from recpipe.comm.traffic import Traffic
 
-__all__ = ["Channels", "GradientReducer", "Groups", "Lane", "Pending", "Traffic"]
+__all__ = ["Channels", "GradientReducer", "Groups", "Lane", "Pending", "ShortLane", "Traffic"]

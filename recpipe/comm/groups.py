@@ -47,11 +47,12 @@ class Groups:
         lanes = {lane: dist.new_group() for lane in ("ids", "rows", "gradients", "dense", "feed", "control")}
         return Groups(rank=dist.get_rank(), world=dist.get_world_size(), **lanes)
 
-    def of_copies(self, holders: Sequence[Sequence[int]]) -> list[ProcessGroup | None]:
+    def of_copies(self, holders: Sequence[Sequence[int]], of_its_own: bool = False) -> list[ProcessGroup | None]:
         """A group for each stage over the ranks that hold it; collective.
 
         Args:
             holders: ranks of each stage, the same list on every rank.
+            of_its_own: not the group `dense`, which several stages held by all ranks share.
 
         Returns:
             By stage: None where one rank holds it or this rank does not.
@@ -61,7 +62,7 @@ class Groups:
         for ranks in holders:
             group = None
             if len(ranks) > 1:
-                group = self.dense if list(ranks) == everyone else dist.new_group(list(ranks))
+                group = self.dense if list(ranks) == everyone and not of_its_own else dist.new_group(list(ranks))
             found.append(group if self.rank in ranks else None)
         return found
 

@@ -11,10 +11,15 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-
-import torch.distributed as dist
+from typing import Protocol
 
 Wait = Callable[[], object]
+
+
+class Work(Protocol):
+    """What is under way: a `torch.distributed.Work`, or several in turn."""
+
+    def wait(self) -> object: ...
 
 
 @dataclass
@@ -55,7 +60,7 @@ class Traffic:
     def add(self, purpose: str, num_bytes: int) -> None:
         self.sent[purpose] += num_bytes
 
-    def track(self, purpose: str, work: dist.Work, num_bytes: int = 0) -> Wait:
+    def track(self, purpose: str, work: Work, num_bytes: int = 0) -> Wait:
         """Counts what leaves, and says how to wait for `work`: plainly, or with times where messages are recorded."""
         if num_bytes:
             self.add(purpose, num_bytes)
@@ -81,7 +86,7 @@ class Traffic:
         return sum(self.sent[purpose] for purpose in purposes) if purposes else sum(self.sent.values())
 
 
-def _finish(work: dist.Work, message: Message, arrived: Future[None]) -> None:
+def _finish(work: Work, message: Message, arrived: Future[None]) -> None:
     """Waits on a thread of its own: gloo tells of a point-to-point message to nobody but who waits."""
     try:
         work.wait()

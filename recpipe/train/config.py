@@ -24,6 +24,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "mesh.feed": ("owner", "everyone"),
     "compute_dtype": ("bfloat16",),
     "exchange.wire_dtype": ("bfloat16",),
+    "exchange.dense_wire_dtype": ("bfloat16",),
     "dtype": ("float32", "float64"),
 }
 
@@ -85,10 +86,13 @@ class ExchangeConfig:
     Args:
         kind: ``window`` (unique rows of a step, once) or ``pooled`` (TorchRec: every bag, pooled by its owner).
         wire_dtype: bfloat16 halves the bytes of rows and row gradients on their way; tables and sums keep `dtype`. Null: that.
+        dense_wire_dtype: bfloat16 halves the bytes of the tower's gradients between its copies: each part and the sum are
+            rounded once, the sum is made in `dtype`, and all copies go on with the same one. Null: `dtype`.
     """
 
     kind: str = "window"
     wire_dtype: str | None = None
+    dense_wire_dtype: str | None = None
 
 
 @dataclass

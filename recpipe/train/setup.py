@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recpipe.comm import Channels, GradientReducer, Groups, Lane, Traffic
+from recpipe.comm import Channels, GradientReducer, Groups, Lane, ShortLane, Traffic
 from recpipe.data import Dataset, open_dataset, prepare_dataset
 from recpipe.embedding.lanes import Lanes
 from recpipe.embedding.optimizers import RowOptimizer
@@ -168,11 +168,8 @@ def dense_updates(
     cfg: Any, order: StepOrder, place: Place, stages: dict[int, Stage], groups: Groups, traffic: Traffic
 ) -> DenseUpdates:
     """Reductions over the copies of each stage, and an optimizer a stage; collective."""
-    copies = groups.of_copies([place.holders(stage) for stage in range(place.placement.num_stages)])
-    reducers = {}
-    for index, stage in stages.items():
-        lane = Lane(copies[index], groups.rank, len(place.holders(index)), traffic, "dense")
-        reducers[index] = GradientReducer(stage.weights, lane)
+    lanes = _dense_lanes(cfg, place, groups, traffic)
+    reducers = {index: GradientReducer(stage.weights, lanes[index]) for index, stage in stages.items()}
     backwards = {s: sum(a.stage == s and a.op in (Op.B, Op.W) for a in order.later) for s in stages}
     policy = LrPolicy(cfg.lr.lr_warmup_steps, cfg.lr.lr_decay_start, cfg.lr.lr_decay_steps)
     optimizers = {s: dense_optimizer(cfg.optimizer.dense, stage.weights) for s, stage in stages.items() if stage.weights}
@@ -232,7 +229,8 @@ def check_settings(cfg: Any) -> None:
         value = attrgetter(key)(cfg)
         if value is not None and value not in known:
             raise ConfigError(f"{key}={value}: unknown; {nearest(str(value), known)}")
-    for key, value in (("compute_dtype", cfg.compute_dtype), ("exchange.wire_dtype", cfg.exchange.wire_dtype)):
+    for key in ("compute_dtype", "exchange.wire_dtype", "exchange.dense_wire_dtype"):
+        value = attrgetter(key)(cfg)
         if value is not None and cfg.dtype != "float32":
             raise ConfigError(f"{key}={value} with dtype={cfg.dtype}: 16 bits go with dtype=float32; set that, too")
     for name, rule in (("table", cfg.optimizer.table), ("dense", cfg.optimizer.dense)):
@@ -244,6 +242,20 @@ def check_settings(cfg: Any) -> None:
     for name in ("batch_size", "epochs"):
         if getattr(cfg, name) < 1:
             raise ConfigError(f"{name}={getattr(cfg, name)}: must be at least 1")
+
+
+def _dense_lanes(cfg: Any, place: Place, groups: Groups, traffic: Traffic) -> list[Lane]:
+    """By stage, a lane between its copies; collective. Of a stage that this rank has no part in, one that nobody uses."""
+    holders = [place.holders(stage) for stage in range(place.placement.num_stages)]
+    copies, short = groups.of_copies(holders), _SHORT[cfg.exchange.dense_wire_dtype]
+    if short is None:
+        pairs = zip(copies, holders, strict=True)
+        return [Lane(group, groups.rank, len(ranks), traffic, "dense") for group, ranks in pairs]
+    sums = groups.of_copies(holders, of_its_own=True)
+    return [
+        ShortLane(group, second, ranks.index(groups.rank) if group else 0, len(ranks), traffic, "dense", short)
+        for group, second, ranks in zip(copies, sums, holders, strict=True)
+    ]
 
 
 def _lane(groups: Groups, group: dist.ProcessGroup | None, traffic: Traffic, purpose: str) -> Lane:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recpipe.bench.links import bits_per_second
-from recpipe.bench.settings import BenchConfig, parse_contestant, parse_mesh, workloads
+from recpipe.bench.settings import BF16, BenchConfig, parse_contestant, parse_mesh, workloads
 from recpipe.errors import ConfigError
 
 
@@ -63,3 +63,9 @@ def test_a_mesh_is_read():
     assert parse_mesh("2x3", 6) == (2, 3)
     with pytest.raises(ConfigError, match="for instance 6x1"):
         parse_mesh("2x2", 6)
+
+
+def test_bf16_stands_for_16_bits_everywhere_in_its_place_among_other_settings():
+    found = parse_contestant("window:2x1:m1:ahead:batch_size=7:bf16:seed=3", 2).settings
+    assert found == ("batch_size=7", *BF16, "seed=3")
+    assert len(BF16) == 3
