@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 from recpipe.bench.compare import Measured, run_block
@@ -16,7 +17,7 @@ from recpipe.runtime.steady import predict as simulated
 from recpipe.runtime.steady import steady
 from recpipe.schedule.cost import Link
 from recpipe.schedule.ir import Program
-from recpipe.schedule.profile import Profile, from_json, profiled_cost
+from recpipe.schedule.profile import Profile, from_json, load_profile, profiled_cost
 from recpipe.schedule.settings import CostSettings, ScheduleSettings
 from recpipe.train.config_text import as_record
 
@@ -51,8 +52,8 @@ def predict(config: BenchConfig) -> Iterator[Prediction]:
     profiles: dict[Workload, Profile] = {}
     for workload, link, network in on_links(config):
         if workload not in profiles:
-            profiles[workload] = _profile(config, workload)
-        wire = _link(config, workload, network)
+            profiles[workload] = profile_of(config, workload)
+        wire = link_of(config, workload, network)
         for contestant in contestants:
             program = _program(contestant, workload)
             predicted = steady(simulated(program, profiled_cost(profiles[workload], program, wire)))
@@ -60,17 +61,26 @@ def predict(config: BenchConfig) -> Iterator[Prediction]:
             yield Prediction(workload, link, contestant.name, predicted.step, measured)
 
 
-def _profiled(config: BenchConfig) -> Contestant:
+def profiled_contestant(config: BenchConfig) -> Contestant:
+    """The way of which meshes and schedules are varied to profile the machine."""
     return parse_contestant(_PROFILED.format(ranks=config.ranks), config.ranks)
 
 
-def _profile(config: BenchConfig, workload: Workload) -> Profile:
-    with open_network(NONE, config.ranks) as network, Ranks(_profiled(config), workload, network) as ranks:
-        return from_json(ranks.ask("measure_profile")[0])
+def profile_of(config: BenchConfig, workload: Workload) -> Profile:
+    """Profiles the machine, on loopback, or reads what was profiled before."""
+    file = Path(config.profile) if config.profile else None
+    if file is not None and file.exists():
+        return load_profile(file)
+    with open_network(NONE, config.ranks) as network, Ranks(profiled_contestant(config), workload, network) as ranks:
+        found = from_json(ranks.ask("measure_profile")[0])
+    if file is not None:
+        found.save(file)
+    return found
 
 
-def _link(config: BenchConfig, workload: Workload, network: Network) -> Link:
-    with Ranks(_profiled(config), workload, network) as ranks:
+def link_of(config: BenchConfig, workload: Workload, network: Network) -> Link:
+    """Latency and bandwidth between two ranks."""
+    with Ranks(profiled_contestant(config), workload, network) as ranks:
         found = ranks.ask("measure_link")[0]
         return Link(found["alpha"], found["bandwidth"])
 

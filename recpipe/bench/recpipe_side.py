@@ -49,7 +49,10 @@ def train_config(contestant: Contestant, workload: Workload) -> DictConfig:
         }
     for key, value in settings.items():
         OmegaConf.update(cfg, key, value)
-    cfg.merge_with_dotlist(list(contestant.settings))
+    for setting in contestant.settings:
+        key, _, text = setting.partition("=")
+        # Not merge_with_dotlist: it adds no table to `tables.per_table` and its like.
+        OmegaConf.update(cfg, key, OmegaConf.from_dotlist([f"value={text}"]).value, merge=False)
     return cfg
 
 

@@ -24,7 +24,7 @@ class BenchConfig:
     """Root of ``conf/bench.yaml``.
 
     Args:
-        action: compare, overlap, profile or predict.
+        action: compare, overlap, profile, predict or plan.
         links: ``none`` (loopback) or rates as ``tc`` writes them, for instance ``1gbit``; rates need root.
         models: dlrm, dcn_v2 (three cross layers of rank 512).
         ids: real (rows of `criteo`, hashed), skewed (drawn, as skewed as those), uniform. Empty: the first that there is
@@ -41,6 +41,7 @@ class BenchConfig:
         blocks: of each contestant; they alternate.
         steps: timed steps of a block.
         warmup: steps of each block before those.
+        profile: of predict and plan: the profile of this machine; made and written where there is no such file. Empty: made.
         out: directory of the results; empty: ``runs/bench/<action>-<date>-<time>``.
     """
 
@@ -59,6 +60,7 @@ class BenchConfig:
     blocks: int = 7
     steps: int = 8
     warmup: int = 2
+    profile: str = ""
     out: str = ""
 
 

@@ -17,7 +17,7 @@ from recpipe.bench.settings import BenchConfig
 from recpipe.errors import ConfigError, nearest
 
 CONFIG = "bench"
-HELP = "Measure whole steps: recpipe bench compare | overlap | profile | predict, over loopback or links of a chosen rate."
+HELP = "Measure whole steps: recpipe bench compare | overlap | profile | predict | plan, over loopback or links of a chosen rate."
 SCHEMA = BenchConfig
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ def main(cfg: Any) -> int:
         "overlap": _overlap,
         "profile": _profile,
         "predict": _predict,
+        "plan": _plan,
     }
     if cfg.action not in actions:
         asked = f"{cfg.action}: no such action" if cfg.action else "recpipe bench needs an action"
@@ -86,6 +87,18 @@ def _predict(config: BenchConfig, folder: Path) -> None:
         print(line(row), flush=True)
         _write(folder / "predict.json", config, [asdict(one) | {"error": one.error} for one in rows])
     print(f"{summary(rows)}\nwrote predict.json to {folder}")
+
+
+def _plan(config: BenchConfig, folder: Path) -> None:
+    from recpipe.bench.planned import HEADER, Planned, lines, plans, summary
+
+    found: list[Planned] = []
+    print(HEADER)
+    for rows in plans(config):
+        found += rows
+        print("\n".join(lines(rows)), flush=True)
+        _write(folder / "plan.json", config, [asdict(row) for row in found])
+    print(f"{summary(found)}\nwrote plan.json to {folder}")
 
 
 def _profile(config: BenchConfig, folder: Path) -> None:

@@ -53,7 +53,6 @@ _NOT_IN_VERIFY = (
 _PLANNED = {
     "exchange": "the planner chooses; planner.exchange=[window] or [pooled] restricts it",
     "schedule": "the planner chooses; planner.schedules, planner.microbatches and planner.embedding restrict it",
-    "cost": "costs come from the topology, the tower and the tables",
     "mesh.cuts": "the planner cuts the tower",
     "mesh.replicas": "it follows from planner.stages",
     "tables.replicate_below": "the planner chooses; planner.constraints restricts it",
@@ -86,6 +85,11 @@ IDLE = (
         "tables.local_size",
         lambda cfg: not {cfg.tables.sharding, *cfg.tables.per_table.values()} & set(_BY_NODE),
         f"no table is {', '.join(_BY_NODE[:-1])} or {_BY_NODE[-1]}",
+    ),
+    Idle(
+        "cost",
+        lambda cfg: "planner" in cfg and not cfg.cost.file,
+        "costs come from the topology, the tower and the tables; cost=profiled takes what recpipe profile measured",
     ),
     Idle("resume_allow_grow", lambda cfg: not cfg.resume, "only resume=... reads it"),
     Idle("guard.max_skipped_in_a_row", lambda cfg: cfg.guard.non_finite != "skip", "guard.non_finite is not skip"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from recpipe.embedding.layout import TableLayout
 from recpipe.errors import PlanError
 from recpipe.planner.assign import Assigner, Table
 from recpipe.planner.designs import Choice, Design, make_design, table_shape
@@ -89,14 +90,25 @@ def to_rated(problem: Problem, plan: Plan) -> Rated:
         raise PlanError(
             f"{plan.schedule} on {plan.stages} ranks has {design.place.num_stages} stages, cuts make {len(cut)}"
         )
+    return rate(problem, design, [(table.sharding, table.exchange, table.ranks) for table in plan.tables])
+
+
+def rate(problem: Problem, design: Design, placed: Sequence[tuple[str, str, Sequence[int]]]) -> Rated:
+    """What a design costs with given tables.
+
+    Args:
+        placed: sharding type, exchange, and ranks as `make_layout` takes them, of each table.
+    """
     shape = table_shape(problem, len(design.consumers))
-    chosen = tuple(
-        chosen_of(problem, index, shape, table.sharding, table.exchange, table.ranks)
-        for index, table in enumerate(plan.tables)
-    )
+    chosen = tuple(chosen_of(problem, index, shape, *one) for index, one in enumerate(placed))
     tables = tuple(Table((kind,)) for kind, _ in chosen)
     assigner = Assigner(tables, cluster_of(problem, design), design.model(), problem.topology.local_size)
-    return Rated(choice, design, assigner.rate(chosen), "given")
+    return Rated(design.choice, design, assigner.rate(chosen), "given")
+
+
+def ranks_of(layout: TableLayout, local_size: int) -> tuple[int, ...]:
+    """Ranks of a layout as `make_layout` takes them; none of a replicated one."""
+    return () if layout.replicated else node_major(layout.sharding, [shard.rank for shard in layout.shards], local_size)
 
 
 def chosen_of(problem: Problem, index: int, shape: Shape, sharding: str, exchange: str, ranks: Sequence[int]) -> Chosen:

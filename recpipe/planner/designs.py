@@ -10,11 +10,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from recpipe.comm.reduce import BUCKET_BYTES
 from recpipe.errors import ScheduleError
 from recpipe.model.partition import Partition, partition_by_cost
 from recpipe.planner.problem import DENSE_STATE, Problem
 from recpipe.planner.step_time import StepModel
 from recpipe.planner.table_costs import Shape
+from recpipe.planner.tower import nearest
 from recpipe.schedule.assemble import complete
 from recpipe.schedule.cost import Cost, Link
 from recpipe.schedule.families import build
@@ -24,8 +26,6 @@ from recpipe.schedule.passes.embedding import Exchange
 
 _SPLIT = ("zb_h1", "zb_h2", "interleaved_zb", "zbv", "dualpipe", "dualpipev", "greedy")
 """Families whose weight gradients come in a W of their own."""
-_BUCKET = 4 << 20
-"""Bytes of a bucket of `recpipe.comm.GradientReducer`."""
 _LOOPED = ("interleaved", "looped_bfs", "interleaved_zb")
 
 
@@ -156,20 +156,28 @@ def design_rows(problem: Problem, choice: Choice) -> float:
     return rows
 
 
-def stage_times(problem: Problem, cut: Partition, rows: float) -> np.ndarray:
-    """Seconds of F, I and W of each stage, on the slowest kind of node: stages x 3."""
-    times = _block_times(problem, rows)
+def stage_times(problem: Problem, cut: Partition, rows: float, split: bool = False) -> np.ndarray:
+    """Seconds of F, I and W of each stage, on the slowest kind of node: stages x 3.
+
+    Args:
+        split: whether I and W run apart.
+    """
+    times = _block_times(problem, rows, len(cut), split)
     return np.array([times[part.start : part.stop].sum(axis=0) for part in cut])
 
 
-def _block_times(problem: Problem, rows: float) -> np.ndarray:
-    groups = problem.topology.nodes
-    return np.max([[block.times(rows, group) for block in problem.tower.blocks] for group in groups], axis=0)
+def _block_times(problem: Problem, rows: float, stages: int, split: bool = False) -> np.ndarray:
+    return np.max([problem.tower.times(rows, group, stages, split) for group in problem.topology.nodes], axis=0)
+
+
+def splits(choice: Choice) -> bool:
+    """Whether weight gradients come in a W of their own."""
+    return choice.schedule in _SPLIT
 
 
 def best_partition(problem: Problem, rows: float, stages: int) -> Partition:
     """Exact: the slowest stage is as fast as can be; among equals the least traffic."""
-    costs = _block_times(problem, rows).sum(axis=1).tolist()
+    costs = _block_times(problem, rows, stages).sum(axis=1).tolist()
     return partition_by_cost(costs, stages, problem.tower.cut_elements[:-1])
 
 
@@ -186,7 +194,7 @@ def other_partitions(problem: Problem, choice: Choice) -> Iterator[Partition]:
 def _cost(problem: Problem, choice: Choice, cut: Partition, rows: float, lanes: int) -> Cost:
     """Milliseconds and bytes of one rank's share."""
     topology, width = problem.topology, choice.stages
-    times = stage_times(problem, cut, rows) * 1e3
+    times = stage_times(problem, cut, rows, splits(choice)) * 1e3
     weights = [sum(problem.tower.blocks[b].parameters for b in part) for part in cut]
     cuts = [problem.tower.cut_elements[part.stop] * rows * problem.element for part in cut[:-1]]
     largest = max(cuts, default=0.0)
@@ -211,9 +219,35 @@ def _cost(problem: Problem, choice: Choice, cut: Partition, rows: float, lanes: 
         ranks_per_node=topology.ranks_per_node if topology.num_nodes > 1 else topology.world,
         first_use=first_use,
         early=early,
-        measured=_reductions(problem, choice, times, weights, lanes),
+        measured={**_reductions(problem, choice, times, weights, lanes), **_measured(problem, cut, times)},
+        route=2 * _alpha(problem) if topology.host == "sync" else 0.0,
+        issue=_issue(problem, choice, rows),
+        shared=topology.host == "sync",
         host=topology.host,
     )
+
+
+def _measured(problem: Problem, cut: Partition, times: np.ndarray) -> dict[str, float]:
+    """Compute and optimizer of each stage, where a run was measured: they do not follow one profile."""
+    if not problem.tower.whole:
+        return {}
+    optimizer = nearest(problem.tower.whole, len(cut)).optimizer * 1e3
+    found: dict[str, float] = {}
+    for stage, (forward, inputs, weights) in enumerate(times):
+        one = {"F": forward, "B": inputs + weights, "I": inputs, "W": weights, "OPT": optimizer}
+        found |= {f"{op}{stage}": float(time) for op, time in one.items()}
+    return found
+
+
+def _issue(problem: Problem, choice: Choice, rows: float) -> dict[str, float]:
+    """Milliseconds that issuing a message takes of the compute before which it is issued."""
+    if not problem.issue:
+        return {}
+    lines = nearest(problem.issue, choice.stages)
+    if choice.mode != "ahead":
+        # What finds early rows is counted with EO; without them sending takes what it takes for those.
+        lines = {name: lines.get(name.replace("EO", "PO"), line) for name, line in lines.items() if name[:2] != "PO"}
+    return {name: max(0.0, line.fixed + line.row * rows) * 1e3 for name, line in lines.items()}
 
 
 def _reductions(
@@ -228,8 +262,8 @@ def _reductions(
     link, found = _reduction(problem, lanes * choice.stages), {}
     for stage, (_, inputs, products) in enumerate(times if copies > 1 else ()):
         size = weights[stage] * problem.element
-        under = products if choice.schedule in _SPLIT else inputs + products
-        bucket = min(size, _BUCKET)
+        under = products if splits(choice) else inputs + products
+        bucket = min(size, BUCKET_BYTES)
         whole, last = (2 * (copies - 1) / copies * part / link.bandwidth for part in (size, bucket))
         hidden = under * (1 - bucket / size) if size else 0.0
         found[f"R{stage}"] = 2 * (copies - 1) * link.alpha + max(last, whole - hidden)

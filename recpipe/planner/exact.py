@@ -85,16 +85,22 @@ class Rest:
     def times(self, loads: Loads) -> TableTimes:
         """Times that no placing of the rest on top of `loads` undercuts."""
         cluster = loads.cluster
-        consumers, rate = len(cluster.consumers), float(cluster.gather_rate.sum())
+        consumers = len(cluster.consumers)
         before = (loads.dedup, loads.pool, loads.unpool)
         loads.dedup, loads.pool, loads.unpool = (
             a + b for a, b in zip(before, (self.dedup, self.pool, self.unpool), strict=True)
         )
         times = loads.times()
-        lookup = (float(loads.data[3].sum()) + self.gather + consumers * loads.pool) / rate * 1e3
-        update = (float(loads.data[4].sum()) + self.update + consumers * loads.unpool) / rate * 1e3
+        gathered, updated = float(loads.data[3].sum()) + self.gather, float(loads.data[4].sum()) + self.update
+        lookup = _even(gathered, consumers * loads.pool, cluster.gather_rate, cluster.pool_rate)
+        update = _even(updated, consumers * loads.unpool, cluster.update_rate, cluster.pool_rate)
         loads.dedup, loads.pool, loads.unpool = before
         return TableTimes(times.route, max(times.lookup, lookup), times.exchange, max(times.update, update))
+
+
+def _even(own: float, pooled: float, rate: np.ndarray, pool_rate: np.ndarray) -> float:
+    """Milliseconds that bytes of owners and bytes of consumers take at least, spread over all ranks as suits them."""
+    return (own + pooled * float((rate / pool_rate).min())) / float(rate.sum()) * 1e3
 
 
 def options_of(table: Table, world: int, local: int) -> list[Chosen]:

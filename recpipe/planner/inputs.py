@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from recpipe.data import open_dataset, prepare_dataset
+from recpipe.embedding.placement import PlacementOptions, place_tables
 from recpipe.errors import ConfigError
 from recpipe.model import Model, build_model
 from recpipe.planner.problem import Problem
+from recpipe.planner.profiled import profiled
 from recpipe.planner.settings import to_allowed, to_scope
 from recpipe.planner.statistics import Demand, measured_demands, stated_demands
 from recpipe.planner.topology import Topology, to_topology
 from recpipe.planner.tower import Tower, count_tower, measure_tower
+from recpipe.schedule.profile import load_profile
 from recpipe.specs import Feature, Schema
 
 logger = logging.getLogger(__name__)
@@ -53,7 +57,7 @@ def problem_of(cfg: Any, topology: Topology, planner: Any, workload: Any) -> Pro
     model = build_model(cfg.model, schema, dtype=_DTYPES[cfg.dtype], device="meta")
     tables = _demands(cfg, workload, model, schema, statistics)
     names = [demand.spec.name for demand in tables]
-    return Problem(
+    problem = Problem(
         topology=topology,
         tables=tables,
         tower=_tower(cfg, planner.measure, model, schema, topology),
@@ -66,6 +70,24 @@ def problem_of(cfg: Any, topology: Topology, planner: Any, workload: Any) -> Pro
         scope=to_scope(planner),
         model=cfg.model.name,
         data=cfg.data.name if statistics is not None else "stated",
+    )
+    if not cfg.cost.file:
+        return problem
+    layouts = place_tables(model.tables, topology.world, placement_options(cfg))
+    return profiled(problem, load_profile(Path(cfg.cost.file)), layouts)
+
+
+def placement_options(cfg: Any) -> PlacementOptions:
+    """What a run's configuration says of where its tables lie."""
+    chosen = cfg.tables
+    return PlacementOptions(
+        sharding=chosen.sharding,
+        exchange=cfg.exchange.kind,
+        replicate_below=chosen.replicate_below,
+        local_size=chosen.local_size,
+        per_table=dict(chosen.per_table),
+        exchange_per_table=dict(chosen.exchange_per_table),
+        pins={name: list(ranks) for name, ranks in chosen.pins.items()},
     )
 
 
@@ -116,7 +138,7 @@ def _demands(cfg: Any, workload: Any, model: Model, schema: Schema, statistics: 
 
 def _tower(cfg: Any, measure: str, model: Model, schema: Schema, topology: Topology) -> Tower:
     tower = count_tower(model)
-    wanted = measure == "always" or (measure == "auto" and topology.measured)
+    wanted = measure == "always" or (measure == "auto" and topology.measured and not cfg.cost.file)
     if not wanted:
         return tower
     before = torch.get_num_threads()

@@ -45,6 +45,14 @@ class Cluster:
         return np.array([group.gather for group in self.topology.rank_groups])
 
     @cached_property
+    def update_rate(self) -> np.ndarray:
+        return np.array([group.update or group.gather for group in self.topology.rank_groups])
+
+    @cached_property
+    def pool_rate(self) -> np.ndarray:
+        return np.array([group.pool or group.gather for group in self.topology.rank_groups])
+
+    @cached_property
     def dedup_time(self) -> float:
         """Seconds a lookup at the slowest consumer."""
         return max(self.topology.rank_groups[rank].dedup for rank in self.consumers)
@@ -150,16 +158,20 @@ class Loads:
         rows, pooled, ids, lookup, update = phases.tolist()
         alpha = self.cluster.alpha
         sent = pooled + alpha if self.num_pooled else 0.0
-        route = 2 * alpha + self.dedup * self.cluster.dedup_time + ids
+        # On a synchronous host routing is work of its own; the latency is in the costs of the program.
+        late = 0.0 if self.cluster.topology.host == "sync" else 2 * alpha
+        route = late + self.dedup * self.cluster.dedup_time + ids
         return TableTimes(route * 1e3, (lookup + sent) * 1e3, rows * 1e3, (update + sent + self.reduce) * 1e3)
 
     def lookup_by_rank(self) -> np.ndarray:
         """Seconds of gathering and pooling."""
-        return (self.data[3] + self.pool * self.cluster.is_consumer) / self.cluster.gather_rate
+        cluster = self.cluster
+        return self.data[3] / cluster.gather_rate + self.pool * cluster.is_consumer / cluster.pool_rate
 
     def update_by_rank(self) -> np.ndarray:
         """Seconds of unpooling and updating."""
-        return (self.data[4] + self.unpool * self.cluster.is_consumer) / self.cluster.gather_rate
+        cluster = self.cluster
+        return self.data[4] / cluster.update_rate + self.unpool * cluster.is_consumer / cluster.pool_rate
 
     def used(self) -> np.ndarray:
         """Bytes on each rank."""

@@ -13,7 +13,7 @@ from recpipe.planner.topology import Topology
 
 if TYPE_CHECKING:
     # The command line reads this module's names before torch is needed.
-    from recpipe.planner.tower import Tower
+    from recpipe.planner.tower import Line, Tower
 
 DENSE_STATE = {"sgd": 0, "adagrad": 1, "adam": 2, "adamw": 2}
 """Values of optimizer state a weight."""
@@ -76,6 +76,8 @@ class Problem:
         allowed: what each table may use, by name; missing ones may use anything.
         scope: what the search may use.
         model, data: names, to tell plans apart.
+        issue: by ranks of a pipeline, seconds that issuing messages takes of the compute, as a run was measured to take: lines
+            by op and home stage. Empty where nobody measured.
     """
 
     topology: Topology
@@ -90,6 +92,7 @@ class Problem:
     scope: Scope = Scope()
     model: str = ""
     data: str = ""
+    issue: Mapping[int, Mapping[str, Line]] = field(default_factory=dict)
 
     def allowed_for(self, name: str) -> Allowed:
         """Rules of one table."""

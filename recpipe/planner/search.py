@@ -29,6 +29,7 @@ from recpipe.planner.designs import (
     make_design,
     other_partitions,
     placement_of,
+    splits,
     stage_times,
     table_shape,
 )
@@ -169,7 +170,7 @@ class _Search:
         """Milliseconds that the tower alone takes, at least. Raises ScheduleError for what cannot be cut."""
         place = placement_of(choice)
         cut = cut or best_partition(self.problem, design_rows(self.problem, choice), place.num_stages)
-        stage = stage_times(self.problem, cut, design_rows(self.problem, choice))
+        stage = stage_times(self.problem, cut, design_rows(self.problem, choice), splits(choice))
         each = choice.microbatches / place.num_replicas
         busy = max(sum(stage[s].sum() for _, s in slots) for slots in place.slots) * each * 1e3
         chain = _round_trip(stage, each) * 1e3 if place.num_stages == choice.stages else 0.0

@@ -7,8 +7,10 @@ everywhere. The search lives on these bounds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from recpipe.schedule.deps import Relation
 from recpipe.schedule.graph import Graph
 from recpipe.schedule.ir import Action, Op, Program
 from recpipe.schedule.timeline import Event, Timeline, lane_name
+from recpipe.schedule.wires import Wires
 
 
 class TableTimes(NamedTuple):
@@ -35,8 +38,15 @@ class TableTimes(NamedTuple):
     update: float = 0.0
 
 
-_TIMES = ("route", "lookup", "row_bytes", "update")
-"""Fields of `Cost` behind the table times, in the order of `TableTimes`."""
+class Wait(Enum):
+    """Until when an action waits for another: its end, its channel being free, its last byte having left."""
+
+    END = "end"
+    CHANNEL = "channel"
+    WIRE = "wire"
+
+
+_COLLECTIVE = (Op.PO, Op.EO, Op.EG, Op.R)
 _ROUTED_AHEAD = {"none": 0, "step": 0, "route": 1, "ahead": 2}
 
 
@@ -44,6 +54,10 @@ class StepModel:
     """One program over several steps.
 
     A run is in its stride: ids that a running pipeline has routed before, and early rows of the first step, are there.
+    Where the host is synchronous, routing ids is work of the thread that computes.
+
+    With `Cost.shared` messages of a rank share its link, one after the other, in the order in which they would be ready if
+    tables cost nothing: an order that does not depend on table times, so that the step stays convex in them.
 
     Args:
         program: complete, of one lane.
@@ -52,13 +66,17 @@ class StepModel:
     """
 
     def __init__(self, program: Program, cost: Cost, mode: str) -> None:
-        self.program, self.cost = program, replace(cost, route=0.0, lookup=0.0, row_bytes=0.0, update=0.0)
+        self.program, self.cost = program, replace(cost, lookup=0.0, row_bytes=0.0, update=0.0)
+        self._sync = cost.host == "sync"
         self.early = cost.early if mode == "ahead" and program.steps > 1 else 0.0
         self._routed = _ROUTED_AHEAD[mode]
         self._graph = Graph(Relation(program), cost.host)
         self._order = self._graph.sorted_nodes()
         assert len(self._order) == len(self._graph.actions), f"{program.name} deadlocks"
+        self._wire: list[list[int]] = [[] for _ in self._order]
         self._compile()
+        if cost.shared:
+            self._share_wires()
         self._planes: list[np.ndarray] = []
 
     def _compile(self) -> None:
@@ -68,18 +86,54 @@ class StepModel:
         self._free = [plain.occupies(action) for action in actions]
         warm = np.array([self._warm(action) for action in actions])
         columns = []
-        for name in _TIMES:
-            values: dict[str, Any] = {name: 1.0}
-            unit = Durations(self.program, replace(self.cost, **values))
+        for cost in self._units():
+            unit = Durations(self.program, cost)
             more = np.array([unit.node(action) for action in actions]) - self._base
             columns.append(np.where(more > 1e-12, more, 0.0) * warm)
         self._slopes = np.stack(columns, axis=1)
+        wires = Wires(plain)
+        late = np.array([wires.link(a).alpha * wires.hops(a) if a.op in _COLLECTIVE else 0.0 for a in actions])
+        self._sent = np.where([a.op in _COLLECTIVE for a in actions], np.maximum(self._base - late, 0.0), self._free)
+        parts = ((Wait.END, self._base, 1.0), (Wait.CHANNEL, np.array(self._free), 0.0), (Wait.WIRE, self._sent, 1.0))
+        self._parts = {wait: np.column_stack([constant, self._slopes * moves]) for wait, constant, moves in parts}
+
+    def _units(self) -> Iterator[Cost]:
+        """Costs in which one of the table times, in the order of `TableTimes`, is 1."""
+        issue, place = self.cost.issue, self.program.placement
+        routing = {f"ED{place.home(rank)[1]}" for rank in place.consumers}
+        issued = {name: issue.get(name, issue.get("ED", 0.0)) + 1.0 for name in routing}
+        own = {"issue": {**issue, **issued}} if self._sync else {"route": self.cost.route + 1.0}
+        yield replace(self.cost, **own)
+        yield replace(self.cost, lookup=1.0)
+        yield replace(self.cost, row_bytes=1.0)
+        yield replace(self.cost, update=1.0)
 
     def _warm(self, action: Action) -> float:
         """Part of an action that is still to do when the first step begins."""
-        if action.op is Op.ED and action.step < self._routed:
+        if action.op is Op.ED and action.step < self._routed and not self._sync:
             return 0.0
-        return 1.0 - self.early if action.step == 0 and action.op in (Op.EL, Op.EO) else 1.0
+        begun = (Op.EO,) if self._sync else (Op.EL, Op.EO)
+        return 1.0 - self.early if action.step == 0 and action.op in begun else 1.0
+
+    def _share_wires(self) -> None:
+        """Lets what a rank sends wait for what it sent before."""
+        ready, _, _ = self._walk(TableTimes())
+        place = {node: number for number, node in enumerate(self._order)}
+        self._order.sort(key=lambda node: (ready[node], place[node]))
+        place = {node: number for number, node in enumerate(self._order)}
+        for rank, order in enumerate(self.program.orders):
+            nodes = {self._graph.node_of[action] for action in order if self._sends(rank, action)}
+            line = sorted(nodes, key=place.__getitem__)
+            for first, second in zip(line, line[1:], strict=False):
+                self._wire[first].append(second)
+
+    def _sends(self, rank: int, action: Action) -> bool:
+        """Whether `rank` puts bytes on its link in `action`."""
+        if action.op is Op.EG:
+            return rank in self.program.placement.consumers
+        if action.op is Op.R:
+            return self.program.num_copies > 1
+        return action.op in (Op.SA, Op.SG, Op.PO, Op.EO)
 
     def step(self, times: TableTimes) -> float:
         """Milliseconds a step."""
@@ -100,13 +154,13 @@ class StepModel:
     def chain(self, times: TableTimes) -> dict[str, float]:
         """Milliseconds a step that each op contributes to the chain that ends last."""
         found: dict[str, float] = {}
-        length = self._base + self._slopes @ np.array(times)
+        point = np.array([1.0, *times])
         _, end, cause = self._walk(times)
-        node, whole = max(range(len(end)), key=end.__getitem__, default=-1), True
+        node, wait = max(range(len(end)), key=end.__getitem__, default=-1), Wait.END
         while node >= 0:
             op = self._graph.actions[node].op.value
-            found[op] = found.get(op, 0.0) + float(length[node] if whole else self._free[node]) / self.program.steps
-            node, whole = cause[node]
+            found[op] = found.get(op, 0.0) + float(self._parts[wait][node] @ point) / self.program.steps
+            node, wait = cause[node]
         return found
 
     def timeline(self, times: TableTimes) -> Timeline:
@@ -125,29 +179,33 @@ class StepModel:
         start, end, cause = self._walk(times)
         return start, end, self._chain(end, cause)
 
-    def _walk(self, times: TableTimes) -> tuple[list[float], list[float], list[tuple[int, bool]]]:
-        """Start and end of every node, and which node it waited for last (whole, or until its channel was free)."""
-        graph = self._graph
-        length = (self._base + self._slopes @ np.array(times)).tolist()
+    def _walk(self, times: TableTimes) -> tuple[list[float], list[float], list[tuple[int, Wait]]]:
+        """Start and end of every node, and which node it waited for last, and how."""
+        graph, wire = self._graph, self._wire
+        more = self._slopes @ np.array(times)
+        length, sent = (self._base + more).tolist(), (self._sent + more).tolist()
         start, end = [0.0] * len(length), [0.0] * len(length)
-        cause = [(-1, False)] * len(length)
+        cause = [(-1, Wait.END)] * len(length)
         for node in self._order:
             finish = end[node] = start[node] + length[node]
             for head in graph.next[node]:
                 if finish > start[head]:
-                    start[head], cause[head] = finish, (node, True)
+                    start[head], cause[head] = finish, (node, Wait.END)
             if graph.behind[node]:
                 free = start[node] + self._free[node]
                 for head in graph.behind[node]:
                     if free > start[head]:
-                        start[head], cause[head] = free, (node, False)
+                        start[head], cause[head] = free, (node, Wait.CHANNEL)
+            for head in wire[node]:
+                left = start[node] + sent[node]
+                if left > start[head]:
+                    start[head], cause[head] = left, (node, Wait.WIRE)
         return start, end, cause
 
-    def _chain(self, end: list[float], cause: list[tuple[int, bool]]) -> np.ndarray:
-        plane = np.zeros(1 + len(_TIMES))
-        node, whole = max(range(len(end)), key=end.__getitem__, default=-1), True
+    def _chain(self, end: list[float], cause: list[tuple[int, Wait]]) -> np.ndarray:
+        plane = np.zeros(1 + len(TableTimes._fields))
+        node, wait = max(range(len(end)), key=end.__getitem__, default=-1), Wait.END
         while node >= 0:
-            plane[0] += self._base[node] if whole else self._free[node]
-            plane[1:] += self._slopes[node] if whole else 0.0
-            node, whole = cause[node]
+            plane += self._parts[wait][node]
+            node, wait = cause[node]
         return plane / self.program.steps

@@ -27,6 +27,8 @@ class Nodes:
         launch: fixed time of one kernel.
         dedup: time a lookup, to find the unique ids of a step.
         price: of one rank-hour, in any currency; 0 if unknown.
+        update: of memory, for the update of single rows; 0: `gather`.
+        pool: of memory, for rows to bags and back; 0: `gather`.
     """
 
     count: int
@@ -39,6 +41,8 @@ class Nodes:
     dedup: float
     host_memory: float = 0.0
     price: float = 0.0
+    update: float = 0.0
+    pool: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Topology:
     def __post_init__(self) -> None:
         for group in self.nodes:
             for one in fields(group):
-                least = 0 if one.name in ("host_memory", "price", "launch", "dedup") else 1e-30
+                least = 0 if one.name in ("host_memory", "price", "launch", "dedup", "update", "pool") else 1e-30
                 if not getattr(group, one.name) >= least:
                     raise ConfigError(f"topology {self.name}: {one.name}={getattr(group, one.name)} must be positive")
         if not self.nodes:

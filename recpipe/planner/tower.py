@@ -7,10 +7,11 @@ part a row and a fixed part (its weights). A device then takes the longer of ari
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -21,6 +22,7 @@ from recpipe.planner.topology import Nodes
 
 _ROWS = (64, 128)
 _MEASURE_ROWS = (256, 1024)
+Found = TypeVar("Found")
 _NO_WORK = (
     "view",
     "t",
@@ -108,6 +110,19 @@ class BlockCost:
 
 
 @dataclass(frozen=True)
+class WholeTower:
+    """All stages together, as a run was measured to take with so many of them.
+
+    Args:
+        lines: of F, B, I and W.
+        optimizer: seconds of the dense optimizer of one stage.
+    """
+
+    lines: Mapping[str, Line]
+    optimizer: float
+
+
+@dataclass(frozen=True)
 class Tower:
     """A dense tower.
 
@@ -115,15 +130,37 @@ class Tower:
         blocks: in order.
         cut_elements: floats a row that cross the cut before each block, and after the last.
         num_dense: dense columns of a row of data.
+        whole: by number of stages; where there are any, they say how long all blocks together take.
+        weight: of each block, its part of `whole`.
     """
 
     blocks: tuple[BlockCost, ...]
     cut_elements: tuple[int, ...]
     num_dense: int = 13
+    whole: Mapping[int, WholeTower] = field(default_factory=dict)
+    weight: tuple[float, ...] = ()
 
-    def step_seconds(self, rows: float, node: Nodes) -> float:
-        """Forward and backward of the whole tower."""
-        return sum(sum(block.times(rows, node)) for block in self.blocks)
+    def times(self, rows: float, node: Nodes, stages: int = 1, split: bool = False) -> np.ndarray:
+        """Seconds of F, I and W of each block for a microbatch of `rows` rows: blocks x 3.
+
+        Args:
+            stages: that the tower is cut in.
+            split: whether I and W run apart, which takes longer than one backward.
+        """
+        own = np.array([block.times(rows, node) for block in self.blocks])
+        if not self.whole:
+            return own
+        own *= (np.array(self.weight) / own.sum(axis=1))[:, None]
+        lines, totals = nearest(self.whole, stages).lines, own.sum(axis=0)
+        if not split:
+            totals[1:] = totals[1:].sum()
+        taken = [lines[op] for op in (("F", "I", "W") if split else ("F", "B", "B"))]
+        return own / totals * np.array([line.fixed + line.row * rows for line in taken])
+
+
+def nearest(known: Mapping[int, Found], number: int) -> Found:
+    """The entry of the largest number that is not above `number`, else of the smallest."""
+    return known[max((one for one in known if one <= number), default=min(known))]
 
 
 def count_tower(model: Model) -> Tower:

@@ -18,11 +18,12 @@ from recpipe.comm import Channels, GradientReducer, Groups, Lane, ShortLane, Tra
 from recpipe.data import Dataset, open_dataset, prepare_dataset
 from recpipe.embedding.lanes import Lanes
 from recpipe.embedding.optimizers import RowOptimizer
-from recpipe.embedding.placement import PlacementOptions, place_tables
+from recpipe.embedding.placement import place_tables
 from recpipe.embedding.tables import ShardedTables
 from recpipe.errors import ConfigError, nearest
 from recpipe.model import Model, build_model
 from recpipe.model.partition import Partition, partition_by_cost, partition_by_name
+from recpipe.planner.inputs import placement_options
 from recpipe.runtime.executor import Executor
 from recpipe.runtime.order import StepOrder, step_order
 from recpipe.runtime.place import Place
@@ -185,17 +186,7 @@ def dense_updates(
 
 def build_tables(cfg: Any, model: Model, groups: Groups, traffic: Traffic) -> ShardedTables:
     """The sharded tables of a model, each placed as the configuration says."""
-    chosen = cfg.tables
-    options = PlacementOptions(
-        sharding=chosen.sharding,
-        exchange=cfg.exchange.kind,
-        replicate_below=chosen.replicate_below,
-        local_size=chosen.local_size,
-        per_table=dict(chosen.per_table),
-        exchange_per_table=dict(chosen.exchange_per_table),
-        pins={name: list(ranks) for name, ranks in chosen.pins.items()},
-    )
-    layouts = place_tables(model.tables, groups.world, options)
+    layouts = place_tables(model.tables, groups.world, placement_options(cfg))
     dtype = _DTYPES[cfg.dtype]
     lanes = Lanes(
         ids=_lane(groups, groups.ids, traffic, "ids"),

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterator
 
+from recpipe.embedding.layout import TableLayout, make_layout
 from recpipe.errors import ScheduleError
 from recpipe.planner.designs import Choice, Design, choices, make_design, placement_of, table_shape
 from recpipe.planner.loads import Chosen, Loads
@@ -122,3 +123,9 @@ def best_by_trying(one: Problem) -> float:
             if loads.shortfall() == 0:
                 best = min(best, model.step(loads.times()))
     return best
+
+
+def layouts_of(one: Problem) -> tuple[TableLayout, ...]:
+    """Whole tables, one rank after the other."""
+    ranks = range(one.topology.world)
+    return tuple(make_layout(t.spec, "table_wise", [i % len(ranks)], 1) for i, t in enumerate(one.tables))

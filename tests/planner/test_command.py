@@ -34,7 +34,7 @@ def test_topology_files(path: Path) -> None:
     assert top.name == path.stem and top.world == sum(g.count * g.ranks for g in top.nodes)
     assert len(top.node_of) == top.world
     text = path.read_text()
-    assert top.measured or "datasheet" in text or "Numbers as in" in text or "measured" in text
+    assert top.measured or "# [1]" in text or "sources as in" in text
 
 
 def run(*words: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+import statistics
 
 import pytest
 
@@ -71,15 +72,35 @@ def test_the_step_is_the_simulators() -> None:
     rng = random.Random(1)
     for seed in range(4):
         for design in itertools.islice(small.designs(small.problem(seed)), 0, 60, 5):
-            model = StepModel(design.program, design.cost, "none")
+            alone = dataclasses.replace(design.cost, shared=False)
+            model = StepModel(design.program, alone, "none")
             times = TableTimes(*(rng.uniform(0, 3) for _ in range(4)))
-            cost = dataclasses.replace(
-                design.cost, route=times.route, lookup=times.lookup, row_bytes=times.exchange, update=times.update
-            )
+            cost = dataclasses.replace(alone, lookup=times.lookup, row_bytes=times.exchange, update=times.update)
+            if cost.host == "sync":
+                home = {design.place.home(rank)[1] for rank in design.place.consumers}
+                cost = dataclasses.replace(cost, issue={f"ED{stage}": times.route for stage in home})
+            else:
+                cost = dataclasses.replace(cost, route=times.route)
             expected = simulate(design.program, cost).makespan / design.program.steps
             model.early = 0.0
             assert model.step(times) == pytest.approx(expected, rel=1e-9)
             assert sum(model.chain(times).values()) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_shared_link_is_near_the_simulators() -> None:
+    """The order on a link is fixed here and first come there: never faster than links of one's own, near in the median."""
+    rng = random.Random(2)
+    ratios = []
+    for seed in range(16):
+        for design in itertools.islice(small.designs(small.problem(seed)), 0, 40, 5):
+            if design.cost.host != "sync" or design.lanes > 1:
+                continue
+            times = TableTimes(0.0, *(rng.uniform(0, 3) for _ in range(3)))
+            step = StepModel(design.program, design.cost, "none").step(times)
+            assert step >= StepModel(design.program, dataclasses.replace(design.cost, shared=False), "none").step(times)
+            cost = dataclasses.replace(design.cost, lookup=times.lookup, row_bytes=times.exchange, update=times.update)
+            ratios.append(step / (simulate(design.program, cost).makespan / design.program.steps))
+    assert len(ratios) > 10 and min(ratios) > 0.9 and statistics.median(ratios) < 1.15, sorted(ratios)
 
 
 def test_a_running_start_saves_time() -> None:

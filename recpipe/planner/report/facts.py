@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from recpipe.planner.designs import Design
 from recpipe.planner.found import Found, Rated
 from recpipe.planner.loads import Chosen, Loads, add_all
 from recpipe.planner.memory import RankMemory, cluster_of, rank_memory
@@ -88,17 +89,35 @@ def plan_facts(problem: Problem, rated: Rated) -> dict[str, Any]:
         "ranks": ranks,
         "tables": _tables(problem, rated, loads),
         "stages": _stages(problem, rated),
-        "traffic": _traffic(loads),
+        "traffic": {name: float(sent.mean()) for name, sent in traffic_by_rank(problem, design, loads).items()},
         "busiest": _busiest(problem, ranks, assignment.chosen),
     }
 
 
-def _traffic(loads: Loads) -> dict[str, float]:
-    """Bytes that a rank sends to others in a step, on average."""
+def traffic_by_rank(problem: Problem, design: Design, loads: Loads) -> dict[str, np.ndarray]:
+    """Bytes that each rank sends to others in a step, under the names of `recpipe.comm.Traffic`."""
     cluster = loads.cluster
     others = len(cluster.consumers) - cluster.is_consumer
-    rows, ids = (float((own * others).mean()) for own in (loads.own, loads.ids))
-    return {"rows": rows, "row_gradients": rows, "ids": ids}
+    back, ids = ((own.sum() - own) * cluster.is_consumer for own in (loads.own, loads.ids))
+    found = {"ids": ids, "rows": loads.own * others, "row_gradients": back}
+    return found | {name: np.tile(sent, design.lanes) for name, sent in _tower_traffic(problem, design).items()}
+
+
+def _tower_traffic(problem: Problem, design: Design) -> dict[str, np.ndarray]:
+    """The same for what the tower sends, for the ranks of one lane."""
+    place, program = design.place, design.program
+    copies = program.num_copies
+    rows = problem.global_batch / copies  # of all microbatches of a replica together
+    found = {name: np.zeros(place.num_ranks) for name in ("dense", "activation", "gradient")}
+    for rank, (replica, stage) in ((rank, slot) for rank, slots in enumerate(place.slots) for slot in slots):
+        part = design.partition[stage]
+        weights = sum(problem.tower.blocks[b].parameters for b in part) * problem.element
+        found["dense"][rank] += 2 * (copies - 1) / copies * weights
+        for name, ahead, edge in (("activation", 1, part.stop), ("gradient", -1, part.start)):
+            other = stage + ahead
+            if 0 <= other < place.num_stages and place.ranks[replica][other] != rank:
+                found[name][rank] += problem.tower.cut_elements[edge] * rows * problem.element
+    return {name: sent for name, sent in found.items() if sent.any()}
 
 
 def _topology(problem: Problem) -> dict[str, Any]:
@@ -256,7 +275,8 @@ def _shards(problem: Problem, chosen: tuple[Chosen, ...]) -> list[dict[str, int]
 def _tables(problem: Problem, rated: Rated, loads: Loads) -> list[dict[str, Any]]:
     """The table table."""
     assert rated.design is not None and rated.assignment is not None
-    consumers, rate = len(rated.design.consumers), float(loads.cluster.gather_rate.min())
+    consumers, cluster = len(rated.design.consumers), loads.cluster
+    lookup, update = float(cluster.gather_rate.min()), float(cluster.update_rate.min())
     rows = problem.global_batch / consumers
     found = []
     for demand, (kind, ranks) in zip(problem.tables, rated.assignment.chosen, strict=True):
@@ -268,8 +288,8 @@ def _tables(problem: Problem, rated: Rated, loads: Loads) -> list[dict[str, Any]
                 "code": CODES[kind.sharding],
                 "exchange": "-" if kind.replicated else kind.exchange,
                 "kernel": kernel_of(kind.sharding, kind.exchange),
-                "lookup_ms": float(kind.gather.max()) / rate * 1e3,
-                "update_ms": float(kind.update.max()) / rate * 1e3,
+                "lookup_ms": float(kind.gather.max()) / lookup * 1e3,
+                "update_ms": float(kind.update.max()) / update * 1e3,
                 "storage": float((kind.held + kind.state).sum()) * copies,
                 "mean_ids": demand.mean_ids,
                 "unique_share": demand.unique_share(rows),
