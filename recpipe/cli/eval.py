@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from recpipe.train.config import EvalConfig
@@ -13,7 +14,9 @@ HELP = "Score a checkpoint on held-out rows, at any number of ranks."
 
 def main(cfg: Any) -> int:
     """Runs `cfg` on `launch.nproc` local workers or on the ones found. Returns the exit code."""
+    from recpipe.train.check import require_checkpoint
     from recpipe.train.launch import launch_workers
-    from recpipe.train.session import run_eval
+    from recpipe.train.work import evaluate
 
-    return launch_workers(run_eval, cfg.launch.nproc, cfg)
+    require_checkpoint(Path(cfg.checkpoint))
+    return launch_workers(evaluate, cfg.launch.nproc, cfg, max_restarts=cfg.launch.max_restarts)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from recpipe.errors import ConfigError, RecpipeError
 from recpipe.train.failures import AlreadyReported, describe
+from recpipe.train.launch import found_workers
 
 EXIT_FAILURE = 1
 EXIT_CONFIG = 2
@@ -17,7 +18,19 @@ EXIT_INTERRUPTED = 130
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Calls `run`; an exception becomes a message on stderr and an exit code."""
+    """Calls `run`; an exception becomes a message on stderr and an exit code.
+
+    A failed worker of torchrun or SLURM leaves at once: its threads and process groups may wait for ranks that are lost.
+    """
+    code = _guarded(run)
+    if code and int((found_workers(os.environ) or {}).get("WORLD_SIZE", 1)) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _guarded(run: Callable[[], int]) -> int:
     try:
         return run()
     except KeyboardInterrupt:

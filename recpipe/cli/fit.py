@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -19,6 +20,7 @@ from recpipe.errors import ConfigError, ScheduleError, nearest
 from recpipe.model.check import require_embedding_dim
 from recpipe.runtime.program import build_program
 from recpipe.schedule.settings import CostSettings, ScheduleSettings
+from recpipe.train.check import check_settings, check_tables, require_free
 from recpipe.train.config import CHOICES as TRAIN_CHOICES
 from recpipe.train.config import check_trace
 from recpipe.train.config_text import as_record
@@ -50,6 +52,7 @@ _NOT_IN_VERIFY = (
     "trace",
 )
 
+_OF_A_LAUNCH = ("launch.max_restarts", "launch.watchdog_seconds", "launch.timeout_seconds")
 _PLANNED = {
     "exchange": "the planner chooses; planner.exchange=[window] or [pooled] restricts it",
     "schedule": "the planner chooses; planner.schedules, planner.microbatches and planner.embedding restrict it",
@@ -57,7 +60,18 @@ _PLANNED = {
     "mesh.replicas": "it follows from planner.stages",
     "tables.replicate_below": "the planner chooses; planner.constraints restricts it",
     "tables.local_size": "the topology says how many ranks a node has",
-    **dict.fromkeys((*_NOT_IN_VERIFY, "lr", "run"), "recpipe plan runs nothing"),
+    **dict.fromkeys((*_NOT_IN_VERIFY, "lr", "run", *_OF_A_LAUNCH), "recpipe plan runs nothing"),
+}
+_NOT_HERE = {
+    "plan": _PLANNED,
+    "verify": {
+        **dict.fromkeys(_NOT_IN_VERIFY, "recpipe verify runs training steps only"),
+        "launch.max_restarts": "a verification whose ranks fail has failed",
+    },
+    "profile": {
+        "launch.max_restarts": "a measurement that was disturbed is to be taken again",
+        "launch.watchdog_seconds": "recpipe profile does not watch its ranks",
+    },
 }
 
 
@@ -86,6 +100,12 @@ IDLE = (
         lambda cfg: not {cfg.tables.sharding, *cfg.tables.per_table.values()} & set(_BY_NODE),
         f"no table is {', '.join(_BY_NODE[:-1])} or {_BY_NODE[-1]}",
     ),
+    Idle(
+        "launch.max_restarts",
+        lambda cfg: found_workers(os.environ) is not None or cfg.launch.nproc == 1,
+        "only workers that recpipe itself starts, launch.nproc above 1, are started again; torchrun has --max-restarts",
+    ),
+    Idle("launch.watchdog_seconds", lambda cfg: world_of(cfg) == 1, "one rank waits for nobody"),
     Idle(
         "cost",
         lambda cfg: "planner" in cfg and not cfg.cost.file,
@@ -130,12 +150,22 @@ def check_fit(cfg: DictConfig, given: Iterable[str], command: str) -> None:
     if dim is not None:
         require_embedding_dim(dim)
     check_counts(cfg)
-    if command in ("train", "verify"):
-        check_schedule(cfg)
+    # What is resumed has settings of its own: see `recpipe.cli.train`.
+    if command in ("train", "verify") and cfg.resume in ("", "auto"):
+        check_run(cfg)
+    if command == "train" and cfg.run.dir and not cfg.resume and found_workers(os.environ) is None:
+        require_free(Path(cfg.run.dir), cfg.run.overwrite)
     for key in given:
         reason = idle_reason(cfg, key, command)
         if reason:
             raise ConfigError(f"{key} has no effect here: {reason}")
+
+
+def check_run(cfg: Any) -> None:
+    """What workers would say of the settings of a run, before there are any. Raises ConfigError."""
+    check_schedule(cfg)
+    check_settings(cfg)
+    check_tables(cfg, world_of(cfg))
 
 
 def check_counts(cfg: DictConfig) -> None:
@@ -150,13 +180,18 @@ def check_counts(cfg: DictConfig) -> None:
     check_trace(OmegaConf.select(cfg, "trace.steps") or [])
 
 
+def world_of(cfg: Any) -> int:
+    """Number of workers there will be, or are."""
+    return int((found_workers(os.environ) or {}).get("WORLD_SIZE", cfg.launch.nproc))
+
+
 def check_schedule(cfg: Any) -> None:
     """Builds the program that the workers will run.
 
     Raises:
         ConfigError: mesh or schedule do not fit each other or the number of workers.
     """
-    world = int((found_workers(os.environ) or {}).get("WORLD_SIZE", cfg.launch.nproc))
+    world = world_of(cfg)
     if world < 1:
         raise ConfigError(f"launch.nproc={world}: must be at least 1")
     mesh = Mesh.create(world, cfg.mesh.stages, cfg.mesh.replicas)
@@ -169,12 +204,9 @@ def check_schedule(cfg: Any) -> None:
 
 def idle_reason(cfg: DictConfig, key: str, command: str) -> str:
     """Why a setting changes nothing in this configuration; empty if it does something."""
-    if command == "verify" and any(_covers(name, key) for name in _NOT_IN_VERIFY):
-        return "recpipe verify runs training steps only"
-    if command == "plan":
-        reason = next((why for name, why in _PLANNED.items() if _covers(name, key)), "")
-        if reason:
-            return reason
+    reason = next((why for name, why in _NOT_HERE.get(command, {}).items() if _covers(name, key)), "")
+    if reason:
+        return reason
     for rule in IDLE:
         if _covers(rule.key, key) and OmegaConf.select(cfg, rule.key) is not None and rule.unused(cfg):
             return rule.because

@@ -31,6 +31,6 @@ SCHEMA = ProfileConfig
 def main(cfg: Any) -> int:
     """Runs `cfg` on `launch.nproc` local workers or on the ones found. Returns the exit code."""
     from recpipe.train.launch import launch_workers
-    from recpipe.train.session import run_profile
+    from recpipe.train.work import profile
 
-    return launch_workers(run_profile, cfg.launch.nproc, cfg)
+    return launch_workers(profile, cfg.launch.nproc, cfg)

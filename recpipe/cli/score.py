@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from recpipe.train.config import LaunchConfig, TablesConfig
@@ -37,7 +38,9 @@ SCHEMA = ScoreConfig
 
 def main(cfg: Any) -> int:
     """Runs `cfg` on `launch.nproc` local workers or on the ones found. Returns the exit code."""
+    from recpipe.train.check import require_checkpoint
     from recpipe.train.launch import launch_workers
-    from recpipe.train.score import run_score
+    from recpipe.train.work import score
 
-    return launch_workers(run_score, cfg.launch.nproc, cfg)
+    require_checkpoint(Path(cfg.checkpoint))
+    return launch_workers(score, cfg.launch.nproc, cfg, max_restarts=cfg.launch.max_restarts)

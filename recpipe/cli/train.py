@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
+from recpipe.cli.fit import check_run
 from recpipe.train.config import TrainConfig
+
+logger = logging.getLogger(__name__)
 
 CONFIG = "train"
 SCHEMA = TrainConfig
@@ -15,11 +19,18 @@ HELP = "Train a model on local workers, or on those of torchrun or SLURM."
 
 def main(cfg: Any) -> int:
     """Runs `cfg` on `launch.nproc` local workers or on the ones found. Returns the exit code."""
-    from recpipe.train.launch import launch_workers
-    from recpipe.train.session import run_train
+    from recpipe.train.finished import finished_run
+    from recpipe.train.launch import launch_workers, worker_environment
+    from recpipe.train.work import train
 
     if cfg.resume not in ("", "auto"):
         from recpipe.train.resume import saved_settings
 
         cfg = saved_settings(cfg, HydraConfig.get().overrides.task)
-    return launch_workers(run_train, cfg.launch.nproc, cfg, max_restarts=cfg.launch.max_restarts)
+        check_run(cfg)
+    said = finished_run(cfg)
+    if said:
+        if worker_environment().rank == 0:
+            logger.info(said)
+        return 0
+    return launch_workers(train, cfg.launch.nproc, cfg, max_restarts=cfg.launch.max_restarts)

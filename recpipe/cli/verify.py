@@ -17,6 +17,6 @@ HELP = "Run a configuration beside the single-process reference and compare."
 def main(cfg: Any) -> int:
     """Runs `cfg` on `launch.nproc` local workers or on the ones found. Returns the exit code."""
     from recpipe.train.launch import launch_workers
-    from recpipe.train.session import run_verify
+    from recpipe.train.work import verify
 
-    return launch_workers(run_verify, cfg.launch.nproc, cfg)
+    return launch_workers(verify, cfg.launch.nproc, cfg)

@@ -6,6 +6,7 @@ microbatches would need its special modes. Here the loss is already divided by t
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 
 import torch
@@ -94,14 +95,22 @@ class GradientReducer:
                 bucket.pending.wait()
 
     def _hook(self, bucket: _Bucket):  # type: ignore[no-untyped-def]
+        # Autograd keeps hooks where Python cannot see a cycle: one with the group in it would outlive the run.
+        this = weakref.ref(self)
+
         def gradient_ready(_: torch.Tensor) -> None:
-            if self._backwards_left != 1:
-                return
-            bucket.missing -= 1
-            while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:
-                self._start(self._buckets[self._next])
+            reducer = this()
+            if reducer is not None:
+                reducer._gradient_ready(bucket)
 
         return gradient_ready
+
+    def _gradient_ready(self, bucket: _Bucket) -> None:
+        if self._backwards_left != 1:
+            return
+        bucket.missing -= 1
+        while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:
+            self._start(self._buckets[self._next])
 
     def _start(self, bucket: _Bucket) -> None:
         self._next += 1

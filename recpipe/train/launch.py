@@ -48,6 +48,15 @@ def found_workers(environ: Mapping[str, str]) -> dict[str, str] | None:
     return slurm_environment(environ)
 
 
+def number_of_start() -> str:
+    """How often torchrun has started these workers again, to keep apart what each start leaves in torchrun's store.
+
+    That store outlives workers. On more than one node its count may differ between nodes, so there it is always 0.
+    """
+    alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if alone else "0"
+
+
 def launch_workers(function: Callable[..., int], nproc: int, *args: Any, max_restarts: int = 0) -> int:
     """Calls ``function(*args)`` on every worker.
 
@@ -106,7 +115,7 @@ def _claim_failure() -> bool:
     try:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=2))
-        return int(store.add("recpipe/failure", 1)) == 1
+        return int(store.add(f"recpipe/failure/{number_of_start()}", 1)) == 1
     except (RuntimeError, KeyError, ValueError):
         return True
 

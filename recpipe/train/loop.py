@@ -65,6 +65,8 @@ class TrainingLoop:
         self.clock, self.window = Clock(), MetricWindow(cfg.log.window_rows)
         self.progress = Progress() if source is None else source.progress
         self.progress.train_rows, self.progress.global_batch = self._whole.num_rows, self._whole.global_batch
+        if self._whole.rows_per_step is None:
+            self.progress.batch_size = cfg.batch_size
         # What a checkpoint has counted over all ranks belongs to none of them.
         self._counted = (self.progress.dropped_rows, dict(self.progress.bad_ids))
         self.source, self._interruption = source, interruption or Interruption()

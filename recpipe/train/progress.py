@@ -59,6 +59,7 @@ class Progress:
         row: global row of the epoch that the next step begins with.
         rows: rows trained in the whole run.
         global_batch: rows of a full step.
+        batch_size: setting that they followed from; a run that goes on with other replicas keeps its rows, and has another one.
         train_rows: rows of the training split.
         validated: step of the last validation; -1 before the first.
         skipped: steps left out because a loss or gradient was not finite.
@@ -73,6 +74,7 @@ class Progress:
     row: int = 0
     rows: int = 0
     global_batch: int = 0
+    batch_size: int = 0
     train_rows: int = 0
     validated: int = -1
     skipped: int = 0

@@ -177,7 +177,8 @@ def older_whole(folder: Path) -> str:
 def changed_settings(source: Source, cfg: Any) -> list[str]:
     """Settings that decide what is trained and differ from those of the checkpoint, as ``key: old -> new``."""
     found = []
-    for key in (*_DECIDE, *_DECIDE_ROWS):
+    kept = ["batch_size"] if rows_per_step(source, cfg) is not None else []
+    for key in (key for key in (*_DECIDE, *_DECIDE_ROWS) if key not in kept):
         old, new = (OmegaConf.select(OmegaConf.create(one), key) for one in (source.cfg, cfg))
         found += [f"{name}: {a} -> {b}" for name, a, b in _different(key, old, new)]
     return found
@@ -192,8 +193,15 @@ def _different(key: str, old: Any, new: Any) -> list[tuple[str, Any, Any]]:
 
 def rows_per_step(source: Source | None, cfg: Any) -> int | None:
     """Global rows of a step that the run goes on with; None where `batch_size` decides."""
-    same = source is not None and source.cfg.batch_size == cfg.batch_size
-    return source.progress.global_batch if source is not None and same else None
+    if source is None or cfg.batch_size not in (source.cfg.batch_size, source.progress.batch_size):
+        return None
+    return source.progress.global_batch
+
+
+def as_trained(cfg: Any, source: Source | None, replicas: int) -> Any:
+    """The settings with the `batch_size` that a replica has in this mesh; the largest where replicas differ."""
+    rows = rows_per_step(source, cfg)
+    return cfg if rows is None else OmegaConf.merge(cfg, {"batch_size": -(-rows // replicas)})
 
 
 def check_data(source: Source, dataset: Dataset, may_grow: bool) -> None:

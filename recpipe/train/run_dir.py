@@ -11,9 +11,7 @@ from typing import Any
 
 from recpipe.comm import Groups
 from recpipe.errors import ConfigError
-
-# What failures of an earlier attempt leave before there is a checkpoint.
-_MAY_STAY = ("failures",)
+from recpipe.train.check import require_free
 
 
 def make_run_dir(cfg: Any, command: str, groups: Groups, step: int | None = None) -> Path:
@@ -37,11 +35,7 @@ def _create(cfg: Any, command: str, step: int | None) -> str:
         if step is not None:
             _continue(folder, step)
             return str(folder)
-        held = folder.is_dir() and any(path.name not in _MAY_STAY for path in folder.iterdir())
-        if held and not cfg.run.overwrite:
-            raise ConfigError(
-                f"run.dir={folder} holds files; choose another directory, set run.overwrite=true, or go on with resume=auto"
-            )
+        require_free(folder, cfg.run.overwrite)
         folder.mkdir(parents=True, exist_ok=True)
         _clear(folder)
         return str(folder)

@@ -23,8 +23,9 @@ from recpipe.train import checkpoint
 from recpipe.train.config_text import from_yaml
 from recpipe.train.evaluate import score_split
 from recpipe.train.metrics import evaluate
+from recpipe.train.ranks import on_ranks, watch
 from recpipe.train.report import one_line
-from recpipe.train.setup import build_scorer, init_processes
+from recpipe.train.setup import build_scorer
 from recpipe.train.state import check_schema, weights
 
 logger = logging.getLogger(__name__)
@@ -32,9 +33,10 @@ logger = logging.getLogger(__name__)
 
 def run_score(cfg: Any) -> int:
     """Scores every line of `cfg.input` with a checkpoint. Collective; gives the exit code."""
-    groups = init_processes(cfg.launch)
-    if groups.rank:
-        logging.getLogger("recpipe").setLevel(logging.ERROR)
+    return on_ranks(_run_score, cfg)
+
+
+def _run_score(cfg: Any, groups: Groups) -> int:
     folder, output = checkpoint.choose(Path(cfg.checkpoint), groups), Path(cfg.output)
     trained = from_yaml(checkpoint.read_text(folder, "config.yaml"))
     trained.tables, trained.exchange.kind = cfg.tables, "window"
@@ -45,14 +47,13 @@ def run_score(cfg: Any) -> int:
         scorer = build_scorer(trained, dataset, groups)
         checkpoint.load(folder, weights(scorer), groups)
         size = cfg.test_batch_size or trained.test_batch_size or trained.batch_size
-        logits, labels = score_split(scorer, dataset, split, groups, size, None)
+        with watch(cfg, groups, lambda: scorer.scored):
+            logits, labels = score_split(scorer, dataset, split, groups, size, None)
         if groups.rank == 0:
             _finish(cfg.input, output, logits, labels)
     finally:
         if groups.rank == 0:
             shutil.rmtree(work, ignore_errors=True)
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
     return 0
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from recpipe.comm import Groups
 from recpipe.data import Dataset
@@ -22,30 +21,47 @@ from recpipe.train.config_text import from_yaml, to_yaml
 from recpipe.train.evaluate import score_split
 from recpipe.train.failures import traces_in
 from recpipe.train.interrupt import FORWARDED, KINDS, Interruption
-from recpipe.train.launch import fail_now
 from recpipe.train.launch_local import note_run_dir, restarted_run, worker_folder
 from recpipe.train.loop import TrainingLoop
 from recpipe.train.metrics import evaluate
 from recpipe.train.planned import apply_plan_setting
 from recpipe.train.profile import measure_profile
+from recpipe.train.ranks import on_ranks, watch
 from recpipe.train.report import Reporter, one_line
-from recpipe.train.resume import Source, changed_settings, check_data, find_source, place_run
+from recpipe.train.resume import Source, as_trained, changed_settings, check_data, find_source, place_run
 from recpipe.train.run_dir import make_run_dir
-from recpipe.train.setup import Job, build_job, build_scorer, init_processes, open_data
+from recpipe.train.setup import Job, build_job, build_scorer, open_data
 from recpipe.train.state import check_schema, weights
 from recpipe.train.summary import placement_line, plan_json, training_summary
 from recpipe.train.trace import start_trace, write_trace
 from recpipe.train.trainer import Scorer
 from recpipe.train.verify import DEFAULT_TOLERANCE, compare_with_reference
-from recpipe.train.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
 
 def run_train(cfg: Any) -> int:
     """Trains, evaluates, writes the run directory. Collective over all workers; gives the exit code."""
+    return on_ranks(_run_train, cfg)
+
+
+def run_eval(cfg: Any) -> int:
+    """Scores a checkpoint at this world size, whatever the one it was saved at."""
+    return on_ranks(_run_eval, cfg)
+
+
+def run_profile(cfg: Any) -> int:
+    """Measures the configured model on the ranks there are; rank 0 writes the file."""
+    return on_ranks(_run_profile, cfg)
+
+
+def run_verify(cfg: Any) -> int:
+    """This configuration beside the single-process reference; exit code 1 beyond the tolerance."""
+    return on_ranks(_run_verify, cfg)
+
+
+def _run_train(cfg: Any, groups: Groups) -> int:
     started = time.perf_counter()
-    groups = _start(cfg.launch)
     died = restarted_run()
     if died is not None:
         cfg.run.dir, cfg.resume = str(died), "auto"
@@ -62,10 +78,11 @@ def run_train(cfg: Any) -> int:
     launched = worker_folder() is not None
     traces = nullcontext() if launched else traces_in(folder, groups.rank)
     with traces, Interruption(groups.rank == 0, (FORWARDED,) if launched else KINDS) as interruption:
-        loop = TrainingLoop(job, folder, to_yaml(cfg), source, interruption)
-        with Watchdog(groups.rank, groups.world, cfg.launch.watchdog_seconds, lambda: job.trainer.step, fail_now):
+        text = to_yaml(as_trained(cfg, source, job.mesh.replicas))
+        loop = TrainingLoop(job, folder, text, source, interruption)
+        with watch(cfg, groups, lambda: job.trainer.step):
             _train(loop, started)
-            _stop()
+            groups.barrier()
     return interruption.exit_code if loop.interrupted else 0
 
 
@@ -92,7 +109,9 @@ def _train(loop: TrainingLoop, started: float) -> None:
     if recorder is not None:
         summary["trace"] = write_trace(recorder, job, folder)
     if main:
-        (folder / "summary.json").write_text(json.dumps(summary, indent=2))
+        # Whole or not there: its being there says that the run has ended.
+        (folder / ".summary.json").write_text(json.dumps(summary, indent=2))
+        (folder / ".summary.json").replace(folder / "summary.json")
         _conclude(job, summary, folder, loop.checkpoints / "final" if saved else None)
     if saved is False:
         raise CheckpointError(
@@ -110,9 +129,7 @@ def _say_goodbye(loop: TrainingLoop) -> None:
         )
 
 
-def run_eval(cfg: Any) -> int:
-    """Scores a checkpoint at this world size, whatever the one it was saved at."""
-    groups = _start(cfg.launch)
+def _run_eval(cfg: Any, groups: Groups) -> int:
     folder = checkpoint.choose(Path(cfg.checkpoint), groups)
     trained = from_yaml(checkpoint.read_text(folder, "config.yaml"))
     if cfg.data_path:
@@ -124,7 +141,8 @@ def run_eval(cfg: Any) -> int:
         raise ConfigError(f"split={cfg.split}: {dataset.source} has no such rows")
     scorer = _load_scorer(trained, dataset, folder, groups)
     size = cfg.test_batch_size or trained.test_batch_size or trained.batch_size
-    logits, labels = score_split(scorer, dataset, cfg.split, groups, size, cfg.limit_test_batches)
+    with watch(cfg, groups, lambda: scorer.scored):
+        logits, labels = score_split(scorer, dataset, cfg.split, groups, size, cfg.limit_test_batches)
     report, remarks = evaluate(logits, labels)
     if groups.rank == 0:
         logger.info("%s of %s: %s", cfg.split, dataset.source, one_line(report))
@@ -135,30 +153,25 @@ def run_eval(cfg: Any) -> int:
             Path(cfg.output).write_text("".join(f"{score:.9g}\n" for score in scores))
             logger.info("wrote %d scores to %s", len(scores), cfg.output)
         logger.info(json.dumps({"split": cfg.split, "checkpoint": str(folder), "world_size": groups.world, **report}))
-    _stop()
     return 0
 
 
-def run_profile(cfg: Any) -> int:
-    """Measures the configured model on the ranks there are; rank 0 writes the file."""
-    groups = _start(cfg.launch)
+def _run_profile(cfg: Any, groups: Groups) -> int:
     profile = measure_profile(cfg, groups)
     if groups.rank == 0:
         profile.save(Path(cfg.output))
         use = f"recpipe simulate mesh.stages={groups.world} cost=profiled cost.file={cfg.output}"
         logger.info("wrote %s; use it with: %s", cfg.output, use)
-    _stop()
     return 0
 
 
-def run_verify(cfg: Any) -> int:
-    """This configuration beside the single-process reference; exit code 1 beyond the tolerance."""
-    groups = _start(cfg.launch)
+def _run_verify(cfg: Any, groups: Groups) -> int:
     apply_plan_setting(cfg, groups)
     job = build_job(cfg, groups)
     tolerance = DEFAULT_TOLERANCE[cfg.dtype] if cfg.tolerance is None else cfg.tolerance
     logger.info("verifying %d steps of %s on %d ranks against one process ...", cfg.steps, cfg.model.name, groups.world)
-    differences = compare_with_reference(job, cfg.steps)
+    with watch(cfg, groups, lambda: job.trainer.step):
+        differences = compare_with_reference(job, cfg.steps)
     passed = all(value <= tolerance for value in differences.values())
     folder = make_run_dir(cfg, "verify", groups)
     if groups.rank == 0:
@@ -168,20 +181,7 @@ def run_verify(cfg: Any) -> int:
         for name, value in differences.items():
             logger.info("  %-14s %.3g%s", name, value, "" if value <= tolerance else "   beyond the tolerance")
         logger.info("%s (tolerance %g); wrote %s", "same" if passed else "DIFFERENT", tolerance, folder / "verify.json")
-    _stop()
     return 0 if passed else 1
-
-
-def _start(launch: Any) -> Groups:
-    groups = init_processes(launch)
-    if groups.rank:
-        logging.getLogger("recpipe").setLevel(logging.ERROR)
-    return groups
-
-
-def _stop() -> None:
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def _load_scorer(trained: Any, dataset: Dataset, folder: Path, groups: Groups) -> Scorer:
@@ -206,10 +206,9 @@ def _introduce(job: Job, loop: TrainingLoop) -> None:
     mesh = job.mesh
     logger.info("mesh: %d ranks = %d replicas x %d stages", job.groups.world, mesh.replicas, mesh.stages)
     logger.info(placement_line(job.tables.layouts))
-    logger.info(
-        "batch: %d a replica, %d global; %d steps an epoch, %d epochs",
-        cfg.batch_size, loop.feed.global_batch, replace(loop.feed, start_row=0).num_steps, cfg.epochs,
-    )  # fmt: skip
+    rows, steps = loop.feed.global_batch, replace(loop.feed, start_row=0).num_steps
+    share = -(-rows // mesh.replicas)
+    logger.info("batch: %d a replica, %d global; %d steps an epoch, %d epochs", share, rows, steps, cfg.epochs)
     rest = loop.feed.num_rows % loop.feed.global_batch
     if rest and not cfg.drop_last_training_batch and cfg.limit_train_batches is None:
         logger.info("the last step of an epoch has %d rows", rest)

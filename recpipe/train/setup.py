@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from recpipe.embedding.lanes import Lanes
 from recpipe.embedding.optimizers import RowOptimizer
 from recpipe.embedding.placement import place_tables
 from recpipe.embedding.tables import ShardedTables
-from recpipe.errors import ConfigError, nearest
+from recpipe.errors import ConfigError
 from recpipe.model import Model, build_model
 from recpipe.model.partition import Partition, partition_by_cost, partition_by_name
 from recpipe.planner.inputs import placement_options
@@ -32,9 +31,10 @@ from recpipe.runtime.stage import Stage
 from recpipe.schedule.ir import Op, Program
 from recpipe.schedule.profile import load_profile
 from recpipe.schedule.settings import CostSettings, ScheduleSettings
-from recpipe.train.config import CHOICES
+from recpipe.train.check import check_settings
 from recpipe.train.config_text import as_record
 from recpipe.train.guard import StepGuard
+from recpipe.train.launch import number_of_start
 from recpipe.train.lr import LrPolicy
 from recpipe.train.mesh import Mesh
 from recpipe.train.trainer import DenseUpdates, Scorer, Trainer
@@ -76,7 +76,10 @@ def init_processes(launch: Any) -> Groups:
     torch.set_num_threads(launch.threads)
     timeout = timedelta(seconds=launch.timeout_seconds)
     if "RANK" in os.environ:
-        dist.init_process_group("gloo", timeout=timeout)
+        store, rank, world = next(dist.rendezvous("env://", timeout=timeout))
+        # torchrun keeps one store over restarts: gloo would find the addresses of workers that have died.
+        fresh = dist.PrefixStore(f"start-{number_of_start()}", store)
+        dist.init_process_group("gloo", store=fresh, rank=rank, world_size=world, timeout=timeout)
     else:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
     return Groups.create()
@@ -212,27 +215,6 @@ def dense_optimizer(cfg: Any, weights: Iterable[torch.nn.Parameter]) -> torch.op
     if cfg.name != "sgd":
         settings["eps"] = cfg.eps
     return _DENSE[cfg.name](list(weights), **settings)
-
-
-def check_settings(cfg: Any) -> None:
-    """What can be said before anything is opened."""
-    for key, known in CHOICES.items():
-        value = attrgetter(key)(cfg)
-        if value is not None and value not in known:
-            raise ConfigError(f"{key}={value}: unknown; {nearest(str(value), known)}")
-    for key in ("compute_dtype", "exchange.wire_dtype", "exchange.dense_wire_dtype"):
-        value = attrgetter(key)(cfg)
-        if value is not None and cfg.dtype != "float32":
-            raise ConfigError(f"{key}={value} with dtype={cfg.dtype}: 16 bits go with dtype=float32; set that, too")
-    for name, rule in (("table", cfg.optimizer.table), ("dense", cfg.optimizer.dense)):
-        if rule.learning_rate < 0:
-            raise ConfigError(f"optimizer.{name}.learning_rate={rule.learning_rate}: must not be negative")
-    clip_norm = cfg.optimizer.dense.clip_norm
-    if clip_norm is not None and not clip_norm > 0:
-        raise ConfigError(f"optimizer.dense.clip_norm={clip_norm}: must be positive, or null for none")
-    for name in ("batch_size", "epochs"):
-        if getattr(cfg, name) < 1:
-            raise ConfigError(f"{name}={getattr(cfg, name)}: must be at least 1")
 
 
 def _dense_lanes(cfg: Any, place: Place, groups: Groups, traffic: Traffic) -> list[Lane]:

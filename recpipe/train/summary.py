@@ -37,6 +37,8 @@ def training_summary(loop: TrainingLoop, split: str, report: dict[str, Any], sec
         "teacher": job.dataset.teacher,
         "rows": loop.progress.rows,
         "steps": job.trainer.step,
+        "epochs": loop.progress.epoch,
+        "validations_since_best": loop.best.since,
         "rows_per_s": loop.clock.rows_per_s,
         "seconds": seconds,
         "bytes_sent_per_step": {name: count / steps for name, count in zip(purposes, sent, strict=True)},

@@ -28,6 +28,7 @@ class Scorer:
 
     def __init__(self, model: Model, tables: ShardedTables, forward: Executor) -> None:
         self.model, self.tables, self._forward = model, tables, forward
+        self.scored = 0
 
     @property
     def place(self) -> Place:
@@ -35,8 +36,10 @@ class Scorer:
         return self._forward.place
 
     def score(self, batches: Iterator[Batch]) -> Iterator[StepResult]:
-        """Scores one batch a step; the same number of batches on every rank. Nothing is updated."""
-        return self._forward.run(batches)
+        """Scores one batch a step, and counts them; the same number of batches on every rank. Nothing is updated."""
+        for result in self._forward.run(batches):
+            self.scored += 1
+            yield result
 
 
 class DenseUpdates:

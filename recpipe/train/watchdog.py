@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
+from recpipe.train.launch import number_of_start
+
 logger = logging.getLogger(__name__)
 
 _PACKAGES = ("recpipe/comm", "torch/distributed", "torchrec/distributed")
@@ -85,7 +87,8 @@ class Watchdog:
         if self._seconds and self._world > 1:
             self._store = self._store or _connect(self._seconds)
             if self._store is not None:
-                self._tell(self._look())
+                # Asked now, this thread would find itself here.
+                self._tell(Beat(0, f"step {self._step()}, before anything was seen of it", False, 0.0))
                 self._thread = threading.Thread(target=self._watch, name="recpipe-watchdog", daemon=True)
                 self._thread.start()
         return self
@@ -99,7 +102,7 @@ class Watchdog:
             self._thread.join(5)
 
     def _watch(self) -> None:
-        interval = min(self._seconds / 5, 5.0)
+        interval = min(self._seconds / 5, 2.0)
         while not self._over.wait(interval):
             try:
                 beat = self._look()
@@ -178,7 +181,7 @@ def _calls(frame: FrameType | None) -> tuple[Any, ...]:
 
 
 def _key(rank: int) -> str:
-    return f"recpipe/beat/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{rank}"
+    return f"recpipe/beat/{number_of_start()}/{rank}"
 
 
 def _connect(seconds: float) -> Store | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ CASES = {
     "lr.lr_decay_start": ("lr.lr_decay_steps=0", "lr.lr_decay_steps=9", "5"),
     "tables.replicate_below": ("tables.sharding=row_wise", "tables.sharding=auto", "50"),
     "tables.local_size": ("tables.sharding=row_wise", "tables.per_table={t_cat_0: grid}", "2"),
+    "launch.max_restarts": ("launch.nproc=1", "launch.nproc=2", "2"),
+    "launch.watchdog_seconds": ("launch.nproc=1", "launch.nproc=2", "30"),
     "resume_allow_grow": ("resume=''", "resume=here", "true"),
     "guard.max_skipped_in_a_row": ("guard.non_finite=stop", "guard.non_finite=skip", "3"),
     "run.overwrite": ("run.dir=''", "run.dir=here", "true"),
@@ -95,6 +98,45 @@ def test_padded_dim_is_offered(
     assert f"model.embedding_dim={padded}" in error
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["tables.pins={t_cat_99: [0]}"], "tables.pins names 't_cat_99', which is no table; did you mean t_cat_9"),
+        (["data=criteo", "data.path=x", "tables.per_table={t_cat_26: row_wise}"], "which is no table; did you mean t_cat_"),
+        (["data=frappe", "data.path=x", "tables.pins={t_itm: [0]}"], "which is no table; did you mean t_item"),
+        (["tables.pins={t_cat_0: [2]}"], "tables.pins names rank 2, but there are 2 ranks"),
+        (["tables.sharding=table_row_wise", "tables.local_size=3"], "tables.local_size=3 does not divide the 2 ranks"),
+        (["tables.per_table={t_cat_0: column_wise}", "tables.pins={t_cat_0: [0,1,0,1]}", "exchange=pooled",
+          "model.embedding_dim=8", "model.dense_arch_layer_sizes=[8]"], "8 columns cannot be cut in 4 blocks"),
+        (["batch_size=0"], "batch_size=0: must be at least 1"),
+        (["optimizer.dense.clip_norm=0"], "optimizer.dense.clip_norm=0.0: must be positive"),
+        (["compute_dtype=bfloat16", "dtype=float64"], "16 bits go with dtype=float32"),
+    ],
+)  # fmt: skip
+def test_what_workers_would_say_is_said_before_any_starts(
+    arguments: list[str], error: str, runs: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert error in refused(["train", *arguments], runs, capsys)
+
+
+def test_a_directory_in_use_is_refused_before_any_worker_starts(
+    runs: list[Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "failures").mkdir()
+    assert main(["train", f"run.dir={tmp_path}"]) == 0
+    runs.clear()
+    (tmp_path / "config.yaml").touch()
+    assert f"run.dir={tmp_path} holds files" in refused(["train", f"run.dir={tmp_path}"], runs, capsys)
+    assert main(["train", f"run.dir={tmp_path}", "run.overwrite=true"]) == 0
+
+
+@pytest.mark.parametrize("command", ["verify", "profile", "plan"])
+def test_restarts_are_refused_where_there_are_none(
+    command: str, runs: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "launch.max_restarts has no effect here" in refused([command, "launch.max_restarts=1"], runs, capsys)
+
+
 def test_group_of_another_command(runs: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert "exchange: no such setting" in refused(["simulate", "exchange=window"], runs, capsys)
 
@@ -121,3 +163,13 @@ def test_a_schedule_that_does_not_fit_is_refused_before_any_worker_starts(
     error = refused(["train", "schedule=dualpipe", "mesh.stages=2", "schedule.microbatches=2"], runs, capsys)
     assert "schedule.microbatches=4 or 6 would do" in error
     assert "does not divide the 2 ranks" in refused(["verify", "mesh.stages=3"], runs, capsys)
+
+
+@pytest.mark.parametrize("command", ["eval", "score"])
+def test_a_missing_checkpoint_is_said_before_any_worker_starts(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("recpipe.train.launch.launch_workers", None)
+    words = ["input=x", "output=y"] if command == "score" else []
+    assert main([command, f"checkpoint={tmp_path / 'none'}", *words]) == 1
+    assert f"{tmp_path / 'none'}: no such checkpoint" in capsys.readouterr().err

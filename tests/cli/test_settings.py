@@ -115,7 +115,9 @@ def test_any_text_can_be_quoted(value: str) -> None:
 
 
 def test_mappings_take_any_name(composed: list[Any]) -> None:
-    assert main(["train", "tables.per_table={a: grid, b: row_wise}", "tables.pins.a=[0,1]"]) == 0
+    # Prepared data have their own names.
+    data = ["data=prepared", "data.path=x"]
+    assert main(["train", *data, "tables.per_table={a: grid, b: row_wise}", "tables.pins.a=[0,1]"]) == 0
     assert dict(composed[0].tables.per_table) == {"a": "grid", "b": "row_wise"}
     assert list(composed[0].tables.pins.a) == [0, 1]
 

@@ -6,7 +6,10 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +54,8 @@ class Fault:
         call: number of the call in that phase, from 1.
         kind: kill, stop, hang, raise or disk.
         mark: file that is there once the fault has struck, so that it strikes once.
+
+    With the phase ``count`` nothing strikes: each rank writes how often it was in each phase to `mark` and its number.
     """
 
     rank: int
@@ -79,26 +84,43 @@ class Fault:
 
 def plant(fault: Fault, rank: int) -> None:
     """Makes `fault` strike in this process, if it is its rank."""
-    if fault.rank not in (rank, -1):
+    if fault.rank not in (rank, -1) or fault.phase == "count":
         return
     if fault.phase in Op.__members__:
         plant_in_op(fault)
         return
-    owner, names = PHASES[fault.phase]
     calls = 0
+
+    def called() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fault.call:
+            fault.strike()
+
+    before_each(fault.phase, called)
+
+
+def before_each(phase: str, called: Callable[[], None]) -> None:
+    """Has `called` called before each call of a phase."""
+    owner, names = PHASES[phase]
 
     def wrap(original: Any) -> Any:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == fault.call:
-                fault.strike()
+            called()
             return original(*args, **kwargs)
 
         return wrapped
 
     for name in names:
         setattr(owner, name, wrap(getattr(owner, name)))
+
+
+def count_calls() -> Counter[str]:
+    """How often this process is in each phase from now on."""
+    counts: Counter[str] = Counter()
+    for phase in PHASES:
+        before_each(phase, lambda phase=phase: counts.update([phase]))
+    return counts
 
 
 def plant_in_op(fault: Fault) -> None:
@@ -116,17 +138,35 @@ def plant_in_op(fault: Fault) -> None:
     Executor.execute = wrapped  # type: ignore[method-assign]
 
 
-def train_with_fault(cfg: Any, fault: Fault | None) -> int:
+def train_with_faults(cfg: Any, *faults: Fault) -> int:
     """What a worker runs."""
-    if fault is not None:
-        plant(fault, int(os.environ["RANK"]))
-    return run_train(cfg)
+    rank, counted = int(os.environ["RANK"]), [(fault.mark, count_calls()) for fault in faults if fault.phase == "count"]
+    for fault in faults:
+        plant(fault, rank)
+    code = run_train(cfg)
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    left = [name for name in names if "gloo" in name] + [one.name for one in threading.enumerate()][1:]
+    assert not left, f"threads that are still there when Python ends may take it down: {left}"
+    for mark, counts in counted:
+        Path(f"{mark}{rank}").write_text(json.dumps(counts))
+    return code
 
 
-def arguments(world: int, settings: dict[str, Any], fault: Fault | None = None) -> list[str]:
-    """The command line of this program."""
-    words = json.dumps({"world": world, "settings": settings, "fault": asdict(fault) if fault else None})
-    return [sys.executable, "-m", "tests.train.faults", words]
+def launch(world: int, settings: dict[str, Any], *planted: Fault) -> int:
+    """One run, as the command line has it: on local workers, or on those found; gives the exit code."""
+    # By name, for workers: this file may be the program itself.
+    from tests.train import faults
+
+    log_plainly()
+    cfg = small_config(world, **settings)
+    named, restarts = [faults.Fault(**asdict(fault)) for fault in planted], cfg.launch.max_restarts
+    return guarded(lambda: launch_workers(faults.train_with_faults, world, cfg, *named, max_restarts=restarts))
+
+
+def arguments(world: int, settings: dict[str, Any], *faults: Fault) -> list[str]:
+    """What follows Python or torchrun on the command line of this program."""
+    words = json.dumps({"world": world, "settings": settings, "faults": [asdict(fault) for fault in faults]})
+    return ["-m", "tests.train.faults", words]
 
 
 def final_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -140,11 +180,5 @@ def final_tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    from tests.train import faults
-
     given = json.loads(sys.argv[1])
-    chosen = faults.Fault(**given["fault"]) if given["fault"] else None
-    log_plainly()
-    composed = small_config(given["world"], **given["settings"])
-    restarts, nproc = composed.launch.max_restarts, given["world"]
-    sys.exit(guarded(lambda: launch_workers(faults.train_with_fault, nproc, composed, chosen, max_restarts=restarts)))
+    sys.exit(launch(given["world"], given["settings"], *(Fault(**fault) for fault in given["faults"])))

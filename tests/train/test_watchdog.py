@@ -12,7 +12,9 @@ from dataclasses import astuple
 
 import pytest
 
+from recpipe.cli.main import main
 from recpipe.train.watchdog import Beat, Watchdog, describe
+from tests.train.test_finished import SMALL
 
 SECONDS = 0.4
 
@@ -124,3 +126,27 @@ def test_places_in_words():
         ("/y/torch/distributed/distributed_c10d.py", "gather"),
     ]
     assert describe([executor, *gather]) == ("runtime/executor.py _lookup", True)
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "score", "verify"])
+def test_every_command_whose_ranks_wait_is_watched(command, tmp_path, monkeypatch):
+    entered = []
+
+    class Recorder(Watchdog):
+        def __enter__(self) -> Watchdog:
+            entered.append(self._step())
+            return super().__enter__()
+
+    trained = f"checkpoint={tmp_path / 'run' / 'checkpoints' / 'final'}"
+    train = [*SMALL, f"run.dir={tmp_path / 'run'}"]
+    words = {
+        "train": train,
+        "eval": [trained, "launch.nproc=1"],
+        "score": [trained, "launch.nproc=1", "input=test", f"output={tmp_path / 'scores'}"],
+        "verify": [*(word for word in SMALL if not word.startswith("log")), "steps=2", f"run.dir={tmp_path / 'verify'}"],
+    }
+    if command in ("eval", "score"):
+        assert main(["train", *train]) == 0
+    monkeypatch.setattr("recpipe.train.ranks.Watchdog", Recorder)
+    assert main([command, *words[command]]) in (0, 1)
+    assert entered == [0]

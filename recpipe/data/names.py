@@ -1,0 +1,30 @@
+"""Names of a data set's categorical features, as far as its settings alone tell them. Nothing is prepared or downloaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+NUM_CRITEO_INTEGERS, NUM_CRITEO_FEATURES = 13, 26
+
+
+def feature_names(config: Any) -> tuple[str, ...] | None:
+    """Names in the order of the schema; None where only files tell them.
+
+    Args:
+        config: one of `recpipe.data.config.SCHEMAS`.
+    """
+    if config.name == "synthetic":
+        return tuple(f"cat_{i}" for i in range(config.num_features))
+    if config.name == "criteo":
+        buckets = tuple(f"int_{i}_bucket" for i in range(NUM_CRITEO_INTEGERS)) if config.dense_ids else ()
+        return tuple(f"cat_{i}" for i in range(NUM_CRITEO_FEATURES)) + buckets
+    if config.name == "table":
+        return tuple(config.categorical)
+    manifest = Path(config.path) / "manifest.json"
+    return (
+        tuple(feature["name"] for feature in json.loads(manifest.read_text())["features"])
+        if manifest.is_file()
+        else None
+    )

@@ -1,0 +1,60 @@
+"""A run that has come to its end: what there is to say when somebody resumes it. Nothing is loaded for that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from recpipe.train.report import one_line
+
+
+def finished_run(cfg: Any) -> str:
+    """What to say instead of resuming a run that has nothing left to train; empty where there is something.
+
+    Args:
+        cfg: `recpipe.train.config.TrainConfig`; with `resume`.
+    """
+    folder = _run_to_resume(cfg)
+    if folder is None or not (folder / "summary.json").is_file():
+        return ""
+    if cfg.save_checkpoint and not (folder / "checkpoints" / "final").is_dir():
+        return ""
+    # It is written when everything else is, and taken away when a run goes on.
+    summary = json.loads((folder / "summary.json").read_text())
+    patience, since = cfg.early_stopping.patience, summary.get("validations_since_best", 0)
+    stopped_early = bool(patience) and since >= patience
+    if not stopped_early and summary.get("epochs", 0) < cfg.epochs:
+        return ""
+    more = f"epochs={cfg.epochs + 1}"
+    if stopped_early:
+        more = f"early_stopping.patience above {patience}; it ended after {since} validations without a better one"
+    return "\n".join(_lines(folder, summary, more))
+
+
+def _run_to_resume(cfg: Any) -> Path | None:
+    """The run directory that is to go on; None for a new run, a branch, or a place in the middle of a run."""
+    text = cfg.run.dir if cfg.resume == "auto" else cfg.resume
+    if not text:
+        return None
+    folder = Path(text)
+    if folder.parent.name == "checkpoints":
+        if folder.name != "final":
+            return None
+        folder = folder.parent.parent
+    branch = bool(cfg.run.dir) and Path(cfg.run.dir).resolve() != folder.resolve()
+    return None if branch else folder
+
+
+def _lines(folder: Path, summary: dict[str, Any], more: str) -> list[str]:
+    lines = [
+        f"{folder} is complete: {summary['steps']:,} steps, {summary['epochs']} epochs, {summary['rows']:,} rows; "
+        f"nothing is left to train"
+    ]
+    if summary.get("test_rows"):
+        lines.append(f"{summary['split']}: {one_line({**summary, 'rows': summary['test_rows']})}")
+    if summary.get("valid"):
+        lines.append(f"best validation, at step {summary['best_step']}: {one_line(summary['valid'])}")
+    lines.append(f"to train on: {more}")
+    final = folder / "checkpoints" / "final"
+    return [*lines, f"to score it again: recpipe eval checkpoint={final}"] if final.is_dir() else lines

@@ -1,0 +1,43 @@
+"""The life of a worker's process groups: made before its work, and gone, with their threads, before it leaves."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from recpipe.comm import Groups
+from recpipe.train.launch import fail_now
+from recpipe.train.setup import init_processes
+from recpipe.train.watchdog import Watchdog
+
+
+def on_ranks(work: Callable[[Any, Groups], int], cfg: Any) -> int:
+    """Calls ``work(cfg, groups)`` on this rank and gives its exit code; collective. Only rank 0 speaks.
+
+    Args:
+        cfg: with `launch`, a `recpipe.train.config.LaunchConfig`.
+    """
+    groups = init_processes(cfg.launch)
+    if groups.rank:
+        logging.getLogger("recpipe").setLevel(logging.ERROR)
+    code = work(cfg, groups)
+    groups.barrier()
+    dist.destroy_process_group()
+    # That forgets groups, but does not end them: their threads and sockets live while somebody holds one, and a run's objects
+    # lie in cycles. They have to end while the other ranks are still there and Python is still whole.
+    del groups
+    gc.collect()
+    return code
+
+
+def watch(cfg: Any, groups: Groups, step: Callable[[], int]) -> Watchdog:
+    """To be entered while ranks wait for each other, but not while one prepares something alone.
+
+    Args:
+        step: gives the step at hand.
+    """
+    return Watchdog(groups.rank, groups.world, cfg.launch.watchdog_seconds, step, fail_now)
