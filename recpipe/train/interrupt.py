@@ -49,7 +49,8 @@ class Interruption:
         self._writer.setblocking(False)
         self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._before = {kind: signal.signal(kind, _nothing) for kind in self._kinds}
-        threading.Thread(target=self._listen, name="recpipe-signals", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name="recpipe-signals", daemon=True)
+        self._listener.start()
         return self
 
     def __exit__(
@@ -61,6 +62,7 @@ class Interruption:
             signal.signal(number, handler)  # type: ignore[arg-type]
         signal.set_wakeup_fd(self._old_fd)
         self._writer.close()
+        self._listener.join()
 
     def _listen(self) -> None:
         with self._reader:
