@@ -60,6 +60,7 @@ def main(cfg: Any) -> int:
 def _inspect(cfg: Any) -> int:
     """What is in it."""
     from recpipe.train.checkpoint_convert import summary
+    from recpipe.train.report import one_line
 
     found = summary(_chosen(cfg.path))
     if cfg.json:
@@ -72,8 +73,7 @@ def _inspect(cfg: Any) -> int:
     )
     for name, shape in found["tables"].items():
         print(f"  {name:<16}{shape[0]:>14,} x {shape[1]}")
-    metrics = {key: value for key, value in (found["metrics"] or {}).items() if value is not None}
-    print("best validation: " + ("  ".join(f"{key} {value:.4f}" for key, value in metrics.items()) or "none yet"))
+    print("best validation: " + (one_line(found["metrics"]) if found["metrics"] else "none yet"))
     print("versions: " + ", ".join(f"{key} {value}" for key, value in found["versions"].items()))
     return 0
 

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from recpipe.comm import Groups
 from recpipe.embedding.state import Entry
 from recpipe.errors import CheckpointError
-from recpipe.train.checkpoint_manifest import MANIFEST, check_folder, find_damage, newest_whole
+from recpipe.train.checkpoint_manifest import MANIFEST, find_damage, newest_whole, read_text
 from recpipe.train.checkpoint_storage import Reader, Writer
 
 logger = logging.getLogger(__name__)
@@ -160,13 +160,8 @@ def damage(folder: Path, groups: Groups) -> list[str]:
     return list(dict.fromkeys(text for texts in found for text in texts))
 
 
-def read_text(folder: Path, name: str) -> str:
-    """A small file of a checkpoint."""
-    check_folder(folder)
-    return (folder / name).read_text()
-
-
 def read_json(folder: Path, name: str) -> Any:
+    """The content of a small file of a checkpoint."""
     return json.loads(read_text(folder, name))
 
 

@@ -17,6 +17,7 @@ from recpipe.train.checkpoint_manifest import (
     find_damage,
     publish,
     read_manifest,
+    read_text,
     unfinished_name,
     write_manifest,
     write_text,
@@ -87,7 +88,7 @@ def summary(folder: Path) -> dict[str, Any]:
         "tables": tables,
         "table_state": sorted({name.rpartition(".")[2] for name in index if name.startswith("tables.")} - {"weight"}),
         "files": {name: size for name, (size, _) in manifest["files"].items()},
-        "versions": json.loads((folder / "progress.json").read_text())["versions"],
+        "versions": json.loads(read_text(folder, "progress.json"))["versions"],
     }
 
 
@@ -147,7 +148,7 @@ def _is_rows(name: str) -> bool:
 
 
 def _texts(folder: Path) -> dict[str, str]:
-    return {name: (folder / name).read_text() for name in TEXTS}
+    return {name: read_text(folder, name) for name in TEXTS}
 
 
 def _notes(folder: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import zlib
@@ -62,6 +63,15 @@ def publish(unfinished: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def finish_publishing(folder: Path) -> None:
+    """Names a finished checkpoint whose older one had just lost the name when everything was killed."""
+    for old in folder.glob(".*.old"):
+        path = folder / old.name[1:].removesuffix(".old")
+        if not path.exists():
+            unfinished = unfinished_name(path)
+            (unfinished if unfinished.is_dir() else old).rename(path)
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint.
 
@@ -69,7 +79,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         CheckpointError: there is none, or it is damaged or of another version.
     """
     path = folder / MANIFEST
-    check_folder(folder)
+    if not path.is_file():
+        raise CheckpointError(f"{folder}: is no checkpoint (it has no {MANIFEST})")
     try:
         text = path.read_text()
         content = json.loads(text)["content"]
@@ -85,11 +96,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises CheckpointError where `folder` is no finished checkpoint."""
+    """Raises CheckpointError where `folder` is no finished checkpoint; names one near by."""
     if (folder / MANIFEST).is_file():
         return
     near = next(_whole_ones(folder / "checkpoints"), None) or next(_whole_ones(folder.parent), None)
-    hint = f"; there is {near}" if near else ""
+    hint = f"; did you mean {near}?" if near else ""
     if not folder.is_dir():
         raise CheckpointError(
             f"{folder}: no such checkpoint; give its directory, for example RUN/checkpoints/final{hint}"
@@ -117,26 +128,31 @@ def newest_whole(run: Path) -> Path:
 
 def _whole_ones(folder: Path) -> Iterator[Path]:
     """Checkpoints that lie in a directory, newest first."""
-    return (path for path in reversed(checkpoints_in(folder)) if not any(find_damage(path)))
+    with_manifest = (path for path in reversed(checkpoints_in(folder)) if (path / MANIFEST).is_file())
+    return (path for path in with_manifest if not any(find_damage(path)))
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Directories that have a manifest, oldest step first, the end of a run after others of its step.
+    """Directories named or made as checkpoints, whole or not, oldest step first, the end of a run after others of its step.
 
     Unfinished ones have another name and are never listed.
     """
-    found = []
-    for path in folder.glob("*"):
-        if not path.name.startswith(".") and (path / MANIFEST).is_file():
-            found.append((_step(path), path.name == "final", path.name, path))
-    return [path for *_, path in sorted(found)]
+    found = [path for path in folder.glob("*") if _is_named(path) or (path / MANIFEST).is_file()]
+    return sorted((path for path in found if not path.name.startswith(".")), key=_age)
 
 
-def _step(folder: Path) -> int:
+def _is_named(path: Path) -> bool:
+    return path.is_dir() and path.name.partition("-")[0] in ("step", "best", "final")
+
+
+def _age(folder: Path) -> tuple[float, bool, str]:
+    """Sorts by step; where the manifest is damaged, by the name."""
+    is_final, number = folder.name == "final", folder.name.rpartition("-")[2]
     try:
-        return int(read_manifest(folder).get("step", 0))
+        step = float(read_manifest(folder).get("step", 0))
     except CheckpointError:
-        return int(folder.name.rpartition("-")[2]) if folder.name.rpartition("-")[2].isdigit() else 0
+        step = math.inf if is_final else float(number) if number.isdigit() else 0.0
+    return step, is_final, folder.name
 
 
 def find_damage(folder: Path, part: int = 0, parts: int = 1) -> Iterator[str]:
@@ -150,16 +166,34 @@ def find_damage(folder: Path, part: int = 0, parts: int = 1) -> Iterator[str]:
     except CheckpointError as error:
         yield str(error)
         return
-    for name, (num_bytes, crc32) in list(files.items())[part::parts]:
-        path = folder / name
-        try:
-            found = path.stat().st_size
-            if found != num_bytes:
-                yield f"{path}: is cut short or grown: {found} bytes instead of {num_bytes}"
-            elif checksum(path) != Written(num_bytes, crc32):
-                yield f"{path}: is damaged (its checksum does not fit)"
-        except OSError as error:
-            yield f"{path}: {error.strerror or error}"
+    for name in list(files)[part::parts]:
+        problem = _problem(folder / name, Written(*files[name]))
+        if problem:
+            yield problem
+
+
+def read_text(folder: Path, name: str) -> str:
+    """A small file of a checkpoint.
+
+    Raises:
+        CheckpointError: it is not as it was written.
+    """
+    expected = read_manifest(folder)["files"].get(name)
+    problem = _problem(folder / name, Written(*expected)) if expected else f"{folder}: has no {name}"
+    if problem:
+        raise CheckpointError(problem)
+    return (folder / name).read_text()
+
+
+def _problem(path: Path, expected: Written) -> str:
+    """What is wrong with a file; empty if nothing is."""
+    try:
+        found = path.stat().st_size
+        if found != expected.num_bytes:
+            return f"{path}: is cut short or grown: {found} bytes instead of {expected.num_bytes}"
+        return "" if checksum(path) == expected else f"{path}: is damaged (its checksum does not fit)"
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
 
 
 def _render(content: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from recpipe.train.checkpoint_file import DTYPES, NAMES, Slot, TensorFile, Written, row_blocks, write_file
-from recpipe.train.checkpoint_manifest import publish, unfinished_name, write_manifest, write_text
+from recpipe.train.checkpoint_manifest import publish, read_text, unfinished_name, write_manifest, write_text
 
 INDEX = "index.json"
 
@@ -149,8 +149,12 @@ class Reader(StorageReader):
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """Every tensor of a checkpoint: name -> dtype, shape, and pieces (offsets, sizes, file, name in the file)."""
-    return dict(json.loads((folder / INDEX).read_text()))
+    """Every tensor of a checkpoint: name -> dtype, shape, and pieces (offsets, sizes, file, name in the file).
+
+    Raises:
+        CheckpointError: the index is damaged.
+    """
+    return dict(json.loads(read_text(folder, INDEX)))
 
 
 def _key(index: MetadataIndex) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from recpipe.embedding.state import Entry
 from recpipe.errors import CheckpointError, ConfigError
 from recpipe.train import checkpoint
 from recpipe.train.checkpoint_file import DTYPES
-from recpipe.train.checkpoint_manifest import MANIFEST, check_folder, checkpoints_in, find_damage
+from recpipe.train.checkpoint_manifest import MANIFEST, check_folder, checkpoints_in, find_damage, finish_publishing
 from recpipe.train.checkpoint_storage import read_index
 from recpipe.train.config_text import from_yaml
 from recpipe.train.progress import Progress
@@ -65,19 +66,31 @@ def saved_settings(cfg: Any, given: Iterable[str]) -> Any:
         given: settings of the command line, ``key=value``.
 
     Raises:
-        CheckpointError: the directory has no configuration.
+        CheckpointError: the directory has no configuration, or a damaged one.
     """
-    path = Path(cfg.resume) / "config.yaml"
-    if not path.is_file():
-        check_folder(Path(cfg.resume))
-        raise CheckpointError(f"{path}: is missing")
+    text = _settings_text(Path(cfg.resume))
     keys = [word.partition("=")[0].lstrip("+~").replace("/", ".") for word in given]
     if "experiment" in keys:
         return cfg
-    saved = from_yaml(path.read_text())
+    saved = from_yaml(text)
     for key in dict.fromkeys(["run", "resume", "resume_allow_grow", *keys]):
         OmegaConf.update(saved, key, OmegaConf.select(cfg, key), merge=False)
     return saved
+
+
+def _settings_text(folder: Path) -> str:
+    """The configuration of a checkpoint, or of the newest one of a run that has it whole."""
+    if (folder / MANIFEST).is_file():
+        try:
+            return checkpoint.read_text(folder, "config.yaml")
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}{_offer(older_whole(folder))}") from None
+    for one in reversed(checkpoints_in(folder / "checkpoints")):
+        # What is damaged is said when the checkpoint is chosen.
+        with suppress(CheckpointError):
+            return checkpoint.read_text(one, "config.yaml")
+    check_folder(folder)
+    raise CheckpointError(f"{folder}: has no checkpoint")
 
 
 def find_source(cfg: Any, groups: Groups) -> Source | None:
@@ -93,7 +106,10 @@ def find_source(cfg: Any, groups: Groups) -> Source | None:
     named = Path(cfg.run.dir if cfg.resume == "auto" else cfg.resume)
     if (named / MANIFEST).is_file():
         return _named(named, groups)
-    listed = "\n".join(str(path) for path in checkpoints_in(named / "checkpoints")) if groups.rank == 0 else ""
+    listed = ""
+    if groups.rank == 0:
+        finish_publishing(named / "checkpoints")
+        listed = "\n".join(str(path) for path in checkpoints_in(named / "checkpoints"))
     for text in reversed(groups.broadcast_text(listed).splitlines()):
         source = _try(Path(text), groups)
         if source is not None:
@@ -108,8 +124,7 @@ def _named(folder: Path, groups: Groups) -> Source:
     problems = checkpoint.damage(folder, groups)
     if problems:
         older = groups.broadcast_text(older_whole(folder) if groups.rank == 0 else "")
-        offer = f"; the newest whole one before it: resume={older}" if older else "; there is no whole one before it"
-        raise CheckpointError(problems[0] + offer)
+        raise CheckpointError(problems[0] + _offer(older))
     source = _read(folder)
     if not source.progress.resumable:
         raise CheckpointError(
@@ -117,6 +132,10 @@ def _named(folder: Path, groups: Groups) -> Source:
             f"give the run directory: resume={source.run}"
         )
     return source
+
+
+def _offer(older: str) -> str:
+    return f"; the newest whole one before it: resume={older}" if older else "; there is no whole one before it"
 
 
 def _try(folder: Path, groups: Groups) -> Source | None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import logging
 import math
+import os
 import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +18,9 @@ from typing import Any
 from recpipe.comm import Groups
 from recpipe.errors import ConfigError
 from recpipe.train.check import require_free
+
+logger = logging.getLogger(__name__)
+PATIENCE_SECONDS = 10
 
 
 def make_run_dir(cfg: Any, command: str, groups: Groups, step: int | None = None) -> Path:
@@ -32,11 +41,13 @@ def make_run_dir(cfg: Any, command: str, groups: Groups, step: int | None = None
 def _create(cfg: Any, command: str, step: int | None) -> str:
     if cfg.run.dir:
         folder = Path(cfg.run.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        with hold(folder, 0):
+            pass
         if step is not None:
             _continue(folder, step)
             return str(folder)
         require_free(folder, cfg.run.overwrite)
-        folder.mkdir(parents=True, exist_ok=True)
         _clear(folder)
         return str(folder)
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -51,9 +62,41 @@ def _create(cfg: Any, command: str, step: int | None) -> str:
     raise ConfigError(f"{base}: a thousand runs in one second; set run.dir")
 
 
+@contextmanager
+def hold(folder: Path, rank: int) -> Iterator[None]:
+    """Keeps others from training in a run directory meanwhile; rank 0 does it, by a lock that ends with the process.
+
+    Raises:
+        ConfigError: another run is under way there, and does not end soon.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if rank == 0 and not _lock(handle, PATIENCE_SECONDS):
+            raise ConfigError(
+                f"run.dir={folder}: another run is under way there; wait until it ends, or choose another directory"
+            )
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, seconds: float) -> bool:
+    """Tries for some time: a run that was told to end may still be ending. False where the lock is another's."""
+    for left in range(int(seconds * 10), -1, -1):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.1 if left else 0)
+        except OSError as error:
+            logger.info("the run directory cannot be locked (%s): train one run at a time in it", error.strerror)
+            return True
+        else:
+            return True
+    return False
+
+
 def _continue(folder: Path, step: int) -> None:
     """Takes back what a run wrote after the step that it goes on from, and what it left unfinished."""
-    folder.mkdir(parents=True, exist_ok=True)
     log = folder / "metrics.jsonl"
     if log.exists():
         kept = [line for line in log.read_text().splitlines(keepends=True) if _step_of(line) <= step]
@@ -62,6 +105,10 @@ def _continue(folder: Path, step: int) -> None:
     (folder / "summary.json").unlink(missing_ok=True)
     for unfinished in (folder / "checkpoints").glob(".*"):
         shutil.rmtree(unfinished, ignore_errors=True)
+    for path in (folder / "checkpoints").glob("step-*"):
+        # Damaged, or this run would go on from it: it must not count as one of the latest.
+        if int(path.name.partition("-")[2]) > step:
+            path.rename(path.with_name(f".{path.name}.damaged"))
 
 
 def _step_of(line: str) -> float:

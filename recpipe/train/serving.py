@@ -20,6 +20,7 @@ from recpipe.model import Model, StepContext, build_model
 from recpipe.specs import Feature, Schema
 from recpipe.train.checkpoint_convert import Stored, blocks
 from recpipe.train.checkpoint_file import TensorFile, write_file
+from recpipe.train.checkpoint_manifest import read_text
 from recpipe.train.config_text import from_yaml
 
 TOWER, ROWS, DESCRIPTION = "tower.pt2", "rows.safetensors", "model.json"
@@ -38,7 +39,7 @@ class _Tower(nn.Module):
 
 def saved_schema(folder: Path) -> Schema:
     """The columns that a checkpoint's model was trained on."""
-    saved = json.loads((folder / "schema.json").read_text())
+    saved = json.loads(read_text(folder, "schema.json"))
     return Schema(saved["num_dense"], tuple(Feature(**feature) for feature in saved["features"]))
 
 
@@ -54,7 +55,7 @@ def export_model(folder: Path, out: Path) -> None:
     """
     if out.exists():
         raise CheckpointError(f"{out}: is there already; give another name")
-    stored, cfg, schema = Stored(folder), from_yaml((folder / "config.yaml").read_text()), saved_schema(folder)
+    stored, cfg, schema = Stored(folder), from_yaml(read_text(folder, "config.yaml")), saved_schema(folder)
     model = build_model(cfg.model, schema, seed=cfg.seed, dtype=getattr(torch, cfg.dtype))
     model.load_state_dict({name: stored.whole(f"model.{name}") for name in model.state_dict()})
     out.mkdir(parents=True)

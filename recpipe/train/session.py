@@ -29,7 +29,7 @@ from recpipe.train.profile import measure_profile
 from recpipe.train.ranks import on_ranks, watch
 from recpipe.train.report import Reporter, one_line
 from recpipe.train.resume import Source, as_trained, changed_settings, check_data, find_source, place_run
-from recpipe.train.run_dir import make_run_dir
+from recpipe.train.run_dir import hold, make_run_dir
 from recpipe.train.setup import Job, build_job, build_scorer, open_data
 from recpipe.train.state import check_schema, weights
 from recpipe.train.summary import placement_line, plan_json, training_summary
@@ -77,7 +77,7 @@ def _run_train(cfg: Any, groups: Groups) -> int:
     # Our own launcher collects traces, and passes signals on.
     launched = worker_folder() is not None
     traces = nullcontext() if launched else traces_in(folder, groups.rank)
-    with traces, Interruption(groups.rank == 0, (FORWARDED,) if launched else KINDS) as interruption:
+    with traces, hold(folder, groups.rank), Interruption(groups.rank == 0, (FORWARDED,) if launched else KINDS) as interruption:
         text = to_yaml(as_trained(cfg, source, job.mesh.replicas))
         loop = TrainingLoop(job, folder, text, source, interruption)
         with watch(cfg, groups, lambda: job.trainer.step):

@@ -16,7 +16,7 @@ from recpipe.train.interrupt import Interruption
 from recpipe.train.loop import TrainingLoop
 from recpipe.train.report import Reporter
 from recpipe.train.resume import check_data, find_source, place_run
-from recpipe.train.run_dir import make_run_dir
+from recpipe.train.run_dir import hold, make_run_dir
 from recpipe.train.setup import build_job
 from recpipe.train.state import everything
 from tests.ranks import run_ranks
@@ -58,7 +58,7 @@ def train(rank: int, world: int, cfg: Any, stop_at: int | None = None, break_it:
     loop = TrainingLoop(job, folder, to_yaml(cfg), source, stop)
     if break_it is not None:
         break_it(loop)
-    with Reporter(folder if rank == 0 else None, loop.total_steps, "none", False) as reporter:
+    with hold(folder, rank), Reporter(folder if rank == 0 else None, loop.total_steps, "none", False) as reporter:
         loop.run(reporter)
     if not loop.interrupted:
         loop.save("final")

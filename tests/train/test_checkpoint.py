@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from recpipe.comm import Groups
-from recpipe.errors import CheckpointError
-from recpipe.train import checkpoint
+from recpipe.embedding.state import Entry
+from recpipe.errors import CheckpointError, ConfigError
+from recpipe.train import checkpoint, run_dir
 from recpipe.train.checkpoint_manifest import checkpoints_in, find_damage, read_manifest
-from recpipe.train.resume import find_source
+from recpipe.train.resume import find_source, saved_settings
+from recpipe.train.run_dir import hold, make_run_dir
 from recpipe.train.setup import build_job
 from recpipe.train.state import everything
 from tests.ranks import run_ranks
@@ -45,28 +47,65 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
+HOW = ("first", "middle", "last", "cut", "grow", "empty", "remove")
+"""A bit of the first, middle or last byte; one byte less or more; no byte; no file."""
+
+
 def damage(path: Path, how: str) -> None:
     data = bytearray(path.read_bytes())
-    if how == "flip":
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
-    elif how == "cut":
-        path.write_bytes(data[:-1])
-    else:
+    if how == "remove":
         path.unlink()
+    elif how in ("cut", "grow", "empty"):
+        path.write_bytes({"cut": data[:-1], "grow": data + b" ", "empty": b""}[how])
+    else:
+        data[{"first": 0, "middle": len(data) // 2, "last": -1}[how]] ^= 0x20
+        path.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["flip", "cut", "remove"])
-def test_damage_of_every_file_is_found_and_named(trained, tmp_path, how):
-    good = trained / "checkpoints" / "step-4"
-    assert not list(find_damage(good))
-    files = sorted(path.relative_to(good) for path in good.rglob("*") if path.is_file())
-    assert len(files) == 8, files
+def files_of(folder: Path) -> list[Path]:
+    return sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+
+
+ALONE = Groups(0, 1)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_damage_of_every_file_is_named_and_the_next_older_one_offered_and_taken(copied, how, caplog):
+    folder = copied / "checkpoints"
+    shutil.rmtree(folder / "final")
+    files = files_of(folder / "step-4")
+    assert len(files) == 8 and not list(find_damage(folder / "step-4"))
+    named, auto = (config(copied, 1, resume=resume) for resume in (str(folder / "step-4"), "auto"))
     for name in files:
-        broken = Path(shutil.copytree(good, tmp_path / str(name).replace("/", "-")))
-        damage(broken / name, how)
-        found = list(find_damage(broken))
-        assert len(found) == 1 and str(name) in found[0], found
+        path = folder / "step-4" / name
+        data = path.read_bytes()
+        damage(path, how)
+        found = list(find_damage(folder / "step-4"))
+        assert len(found) == 1 and name.name in found[0], found
+        with pytest.raises(CheckpointError, match=rf"{name.name}.*step-2"):
+            find_source(named, ALONE)
+        caplog.clear()
+        assert find_source(auto, ALONE).folder.name == "step-2"
+        assert name.name in caplog.text
+        path.write_bytes(data)
+    assert find_source(auto, ALONE).folder.name == "step-4"
+
+
+@pytest.mark.parametrize("bit", [0x01, 0x20, 0x80])
+def test_every_byte_of_the_manifest_counts(copied, bit):
+    path = copied / "checkpoints" / "step-4" / "manifest.json"
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :])
+        with pytest.raises(CheckpointError, match=r"manifest\.json: is damaged"):
+            read_manifest(path.parent)
+
+
+def test_a_file_that_is_not_listed_is_never_read(trained, copied):
+    folder = copied / "checkpoints" / "step-4"
+    (folder / "weights" / "rank_2.safetensors").write_bytes(b"not one of ours")
+    assert not list(find_damage(folder))
+    assert_bits(tensors_of(folder), tensors_of(trained / "checkpoints" / "step-4"))
 
 
 def source_of(rank: int, world: int, cfg: Any) -> str:
@@ -74,14 +113,24 @@ def source_of(rank: int, world: int, cfg: Any) -> str:
     return "" if found is None else found.folder.name
 
 
-def test_the_next_older_whole_one_is_taken_or_offered(copied, caplog):
-    damage(copied / "checkpoints" / "final" / "index.json", "flip")
+def test_ranks_agree_on_the_damage_and_what_to_take(copied):
+    """Each rank reads a part of the files; all know what one has found."""
+    damage(copied / "checkpoints" / "final" / "index.json", "middle")
     damage(copied / "checkpoints" / "step-4" / "weights" / "rank_1.safetensors", "cut")
     assert run_ranks(source_of, 2, config(copied, resume="auto")) == ["step-2"] * 2
     with pytest.raises(
         Exception, match=r"rank_1.safetensors: is cut short.*the newest whole one before it: resume=.*step-2"
     ):
         run_ranks(source_of, 2, config(copied, resume=str(copied / "checkpoints" / "step-4")))
+
+
+def test_settings_to_resume_with_come_from_a_checked_file(copied):
+    folder = copied / "checkpoints" / "step-4"
+    damage(folder / "config.yaml", "middle")
+    with pytest.raises(CheckpointError, match=r"config\.yaml: is damaged.*step-2"):
+        saved_settings(config(copied, resume=str(folder)), [])
+    damage(copied / "checkpoints" / "final" / "config.yaml", "empty")
+    assert saved_settings(config(copied, resume=str(copied)), []).checkpoint.every_steps == 2
 
 
 def test_a_directory_whose_saving_was_killed_is_never_chosen(copied):
@@ -91,6 +140,17 @@ def test_a_directory_whose_saving_was_killed_is_never_chosen(copied):
     assert [path.name for path in checkpoints_in(folder)] == ["step-2"]
     done = run(2, config(copied, resume="auto"))
     assert done["step"] == 5 and names(copied) == ["final", "step-2", "step-4"]
+
+
+@pytest.mark.parametrize("other", [".final.unfinished", None])
+def test_a_kill_between_the_old_and_the_new_of_a_name_loses_neither(copied, other):
+    folder = copied / "checkpoints"
+    shutil.copytree(folder / "final", folder / other) if other else None
+    (folder / "final").rename(folder / ".final.old")
+    for name in ("step-2", "step-4"):
+        shutil.rmtree(folder / name)
+    assert find_source(config(copied, 1, resume="auto"), ALONE).folder.name == "final"
+    assert names(copied) == ([".final.old", "final"] if other else ["final"])
 
 
 def test_the_last_k_and_the_best_stay(tmp_path):
@@ -103,6 +163,31 @@ def test_the_last_k_and_the_best_stay(tmp_path):
     kept = names(tmp_path)
     assert [name for name in kept if name.startswith("step")] == ["step-10", "step-9"]
     assert sum(name.startswith("best") for name in kept) == 1 and "final" in kept
+
+
+def test_a_damaged_one_does_not_count_as_one_of_the_last_k(copied):
+    folder = copied / "checkpoints"
+    shutil.rmtree(folder / "final")
+    damage(folder / "step-4" / "index.json", "cut")
+    run(2, config(copied, resume="auto", checkpoint__every_steps=0, checkpoint__keep_latest_k=1), stop_at=2)
+    assert names(copied) == [".step-4.damaged", "step-3"] and not list(find_damage(folder / "step-3"))
+
+
+def test_the_best_is_a_place_to_go_on_from(tmp_path):
+    settings = {"epochs": 2, "checkpoint__keep_best": "logloss", "checkpoint__every_steps": 0}
+    undisturbed = run(2, config(tmp_path / "a", **settings))
+    best = next((tmp_path / "a" / "checkpoints").glob("best-*"))
+    done = run(2, config(tmp_path / "b", **settings, resume=str(best)))
+    assert done["step"] == undisturbed["step"] == 10
+    assert_bits(done["tensors"], undisturbed["tensors"])
+
+
+def test_two_runs_do_not_train_in_one_directory(copied, monkeypatch):
+    monkeypatch.setattr(run_dir, "PATIENCE_SECONDS", 0.2)
+    cfg = config(copied, 1, resume="auto")
+    with hold(copied, 0), pytest.raises(ConfigError, match="another run is under way there"):
+        make_run_dir(cfg, "train", ALONE, 4)
+    assert make_run_dir(cfg, "train", ALONE, 4) == copied
 
 
 def test_every_epoch_and_every_minute(tmp_path):
@@ -165,11 +250,19 @@ def test_nothing_is_unpickled(trained):
 
 def test_no_rank_holds_a_whole_table(tmp_path):
     """4 tables of 51 MB on 4 ranks: saving and loading takes less than half of one beside the shards."""
-    assert max(run_ranks(growth_of_save_and_load, 4, tmp_path)) < 25e6
+    assert max(run_ranks(growth_of_save_and_load, 4, tmp_path, False)) < 25e6
 
 
-def growth_of_save_and_load(rank: int, world: int, folder: Path) -> int:
-    """How far the high-water mark of this process rises, in bytes."""
+def test_a_control_a_whole_table_on_one_rank_is_seen(tmp_path):
+    assert max(run_ranks(growth_of_save_and_load, 4, tmp_path, True)) > 50e6
+
+
+def growth_of_save_and_load(rank: int, world: int, folder: Path, gather: bool) -> int:
+    """How far the high-water mark of this process rises, in bytes.
+
+    Args:
+        gather: rank 0 holds one whole table while the state is handed over.
+    """
     cfg = small_config(
         world, data__min_ids=200_000, data__max_ids=200_000, data__num_features=4, model__embedding_dim=64,
         model__dense_arch_layer_sizes=[16, 64], tables__sharding="row_wise", optimizer__table__name="sgd",
@@ -179,6 +272,9 @@ def growth_of_save_and_load(rank: int, world: int, folder: Path) -> int:
     checkpoint.save(folder / "warm", {"a": torch.ones(4)}, {}, job.groups)
     Path("/proc/self/clear_refs").write_text("5")
     before = memory("VmHWM")
+    if gather and rank == 0:
+        table = next(value for value in state.values() if isinstance(value, Entry))
+        torch.ones(table.shape, dtype=table.dtype)
     checkpoint.save(folder / "c", state, {}, job.groups)
     checkpoint.load(folder / "c", state, job.groups)
     return memory("VmHWM") - before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,33 @@ def test_verify_a_run(trained, tmp_path, capsys):
     assert main(["checkpoint", "verify", str(trained["final"])]) == 1
     file.write_text(text)
     assert "plan.json: is damaged" in capsys.readouterr().out
+
+
+def test_a_run_stands_for_its_newest_whole_checkpoint(trained, tmp_path, capsys, caplog):
+    folder = Path(shutil.copytree(trained["folder"], tmp_path / "run"))
+    for name in ("final", "step-4"):
+        assert main(["checkpoint", "inspect", str(folder), "json=true"]) == 0
+        said = capsys.readouterr()
+        assert json.loads(said.out)["folder"] == str(folder / "checkpoints" / name)
+        assert f"checkpoint: {folder / 'checkpoints' / name}" in said.err
+        (folder / "checkpoints" / name / "plan.json").write_text("")
+    assert "final/plan.json: is cut short" in caplog.text
+    assert main(["checkpoint", "verify", str(folder)]) == 1
+    shutil.rmtree(folder / "checkpoints" / "step-2")
+    assert main(["checkpoint", "inspect", str(folder)]) == 1
+    assert "none of its 2 checkpoints is whole" in capsys.readouterr().err
+
+
+def test_synthetic_rows_are_scored_by_split(trained, tmp_path, capsys):
+    words = [f"checkpoint={trained['folder']}", f"output={tmp_path / 'scores.txt'}", "launch.nproc=2"]
+    assert main(["score", *words, "input=test"]) == 0
+    logits, _ = run_ranks(score, 1, config(1, tmp_path), trained["final"])[0]
+    torch.testing.assert_close(
+        torch.tensor([float(line) for line in (tmp_path / "scores.txt").read_text().split()]).double(),
+        torch.sigmoid(logits), atol=1e-6, rtol=1e-6,
+    )  # fmt: skip
+    assert main(["score", *words, "input=rows.csv"]) != 0
+    assert "come from no file; input=test scores" in capsys.readouterr().err
 
 
 def test_export_to_one_file_of_plain_tensors(trained, tmp_path, capsys):

@@ -23,6 +23,7 @@ from recpipe.train.setup import build_job
 from recpipe.train.state import check_schema, everything, weights
 from tests.ranks import run_ranks
 from tests.train.jobs import small_config
+from tests.train.resuming import run
 
 
 def train(rank, world, cfg, folder, saved_name=None):
@@ -67,6 +68,16 @@ def test_fewer_rows_than_ranks_trains_each_once(tmp_path):
     results = run_ranks(train, 4, small_config(4, data__num_train=3), tmp_path)
     assert [result["rows"] for result in results] == [3] * 4
     assert all(torch.isfinite(t).all() for t in results[3]["tensors"].values())
+
+
+def lose_a_batch(loop):
+    plain = loop._batches
+    loop._batches = lambda feed: (batch for number, batch in enumerate(plain(feed)) if number != 1)
+
+
+def test_rows_that_were_not_trained_are_an_error(tmp_path):
+    with pytest.raises(Exception, match="epoch 0 trained 50 rows of 66"):
+        run(2, small_config(2, run__dir=str(tmp_path)), break_it=lose_a_batch)
 
 
 def save_and_score(rank, world, cfg, folder):
@@ -118,8 +129,7 @@ def test_a_truncated_checkpoint_is_called_damaged(tmp_path):
 def test_no_checkpoint_there(tmp_path):
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         check_folder(tmp_path / "missing")
-    (tmp_path / "checkpoints" / "final").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "final" / "manifest.json").touch()
+    run_ranks(save_and_score, 1, small_config(1), tmp_path)
     with pytest.raises(CheckpointError, match=r"did you mean .*final"):
         check_folder(tmp_path)
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from recpipe.train.checkpoint_convert import Stored
 from tests.train.jobs import small_config
 from tests.train.resuming import assert_bits, assert_close, assert_same_lines, lines, run
 
@@ -170,8 +172,14 @@ def test_what_does_not_fit_is_refused_with_the_differences(tmp_path, stopped, se
         run(1, config(tmp_path, 1, resume=str(stopped), **settings))
 
 
-def test_tables_may_grow_when_asked(tmp_path, stopped):
-    grown = config(tmp_path, 1, resume=str(stopped), data__max_ids=90, resume_allow_grow=True, limit_train_batches=3)
-    done = run(1, grown)
-    assert done["tensors"]["tables.t_cat_2.weight"].shape[0] == done["tensors"]["tables.t_cat_2.sum"].shape[0] == 90
-    assert done["progress"].rows > 48
+@pytest.mark.parametrize("plan", ["row_wise", "column_wise", "replicated"])
+def test_tables_may_grow_when_asked_and_keep_what_they_have(tmp_path, stopped, plan):
+    """Two ranks take a run of one that has nothing left to train: old rows as they were, new ones as at a start."""
+    settings = {"data__max_ids": 90, "resume_allow_grow": True, "limit_train_batches": 3, "batch_size": 8}
+    before = Stored(stopped / "checkpoints" / "step-3")
+    fresh = run(2, config(tmp_path / "a", **{**settings, "resume_allow_grow": False, "optimizer__table__learning_rate": 0.0}))
+    done = run(2, config(tmp_path / "b", resume=str(stopped), tables__sharding=plan, epochs=1, **settings))
+    assert done["step"] == 3
+    for name, new in (("weight", fresh["tensors"]["tables.t_cat_2.weight"][60:]), ("sum", torch.zeros(30, 8))):
+        found = done["tensors"][f"tables.t_cat_2.{name}"]
+        assert torch.equal(found[:60], before.whole(f"tables.t_cat_2.{name}")) and torch.equal(found[60:], new)

@@ -48,7 +48,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_scores_are_those_of_evaluation_in_row_order(trained: Path, nproc: int, name: str) -> None:
     wanted = np.loadtxt(trained / "eval.txt")
     for out in (f"{nproc}.txt", f"{nproc}.parquet")[: 3 - nproc]:
-        words = [f"checkpoint={trained}/run/checkpoints/final", f"input={trained / name}", f"output={trained / out}"]
+        words = [f"checkpoint={trained}/run", f"input={trained / name}", f"output={trained / out}"]
         assert main(["score", *words, f"launch.nproc={nproc}"]) == 0
         path = trained / out
         found = parquet.read_table(path)["score"].to_numpy() if path.suffix == ".parquet" else np.loadtxt(path)
@@ -63,4 +63,4 @@ def test_a_line_that_cannot_be_read_is_named(trained: Path, capsys: pytest.Captu
     words = [f"checkpoint={trained}/run/checkpoints/final", f"input={trained}/bad.txt", f"output={trained}/bad.out"]
     assert main(["score", *words, "launch.nproc=1"]) == 1
     assert "bad.txt" in capsys.readouterr().err
-    assert not (trained / "bad.out").exists()
+    assert not (trained / "bad.out").exists() and not (trained / ".bad.out.rows").exists()
