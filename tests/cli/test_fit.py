@@ -52,7 +52,8 @@ def words(settings: str) -> list[str]:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert CASES.keys() == {rule.key for rule in IDLE}
+    # Costs are idle in `recpipe plan` only: tests/planner has that.
+    assert CASES.keys() | {"cost"} == {rule.key for rule in IDLE}
 
 
 @pytest.mark.parametrize("key", CASES)
