@@ -168,9 +168,10 @@ def test_the_last_k_and_the_best_stay(tmp_path):
 def test_a_damaged_one_does_not_count_as_one_of_the_last_k(copied):
     folder = copied / "checkpoints"
     shutil.rmtree(folder / "final")
-    damage(folder / "step-4" / "index.json", "cut")
+    (folder / "step-4").rename(folder / "step-9")
+    damage(folder / "step-9" / "index.json", "cut")
     run(2, config(copied, resume="auto", checkpoint__every_steps=0, checkpoint__keep_latest_k=1), stop_at=2)
-    assert names(copied) == [".step-4.damaged", "step-3"] and not list(find_damage(folder / "step-3"))
+    assert names(copied) == [".step-9.damaged", "step-4"] and not list(find_damage(folder / "step-4"))
 
 
 def test_the_best_is_a_place_to_go_on_from(tmp_path):
