@@ -11,7 +11,7 @@ from typing import Any
 
 from recpipe.bench.links import NONE, Network, bits_per_second, open_network
 from recpipe.bench.ranks import Ranks
-from recpipe.bench.settings import BenchConfig, Contestant, Workload, parse_contestant, workloads
+from recpipe.bench.settings import COMPUTE_16, BenchConfig, Contestant, Workload, parse_contestant, workloads
 
 logger = logging.getLogger(__name__)
 
@@ -45,18 +45,23 @@ class Limit:
     """Seconds that a step needs at least.
 
     Args:
-        gemm: products of the tower at the measured speed.
+        gemm, gemm16: products of the tower at the measured speed, in 32 and in 16 bits.
         tables: bytes of the tables at the measured bandwidth.
     """
 
     gemm: float
+    gemm16: float
     tables: float
+
+    def products(self, contestant: Contestant) -> float:
+        """Those of the tower, in the precision that the contestant computes in."""
+        return self.gemm16 if COMPUTE_16 in contestant.settings else self.gemm
 
     def of(self, measured: Measured) -> float:
         """With what the contestant sends over its link."""
         rate = bits_per_second(measured.link)
         wire = 0.0 if rate is None else median(measured.bytes) * 8 / rate
-        return max(self.gemm + self.tables, wire)
+        return max(self.products(measured.contestant) + self.tables, wire)
 
 
 @dataclass(frozen=True)
@@ -99,12 +104,13 @@ def measure_limit(workload: Workload) -> Limit:
         Ranks(Contestant("machine", "machine"), workload, network) as ranks,
     ):
         replies = ranks.ask("measure")
-    flops, bandwidth = (sum(reply[key] for reply in replies) for key in ("flops", "bandwidth"))
-    limit = Limit(replies[0]["step_flops"] / flops, replies[0]["table_bytes"] / bandwidth)
+    flops, flops16, bandwidth = (sum(reply[key] for reply in replies) for key in ("flops", "flops16", "bandwidth"))
+    step = replies[0]["step_flops"]
+    limit = Limit(step / flops, step / flops16, replies[0]["table_bytes"] / bandwidth)
     logger.info(
-        "%s, %s ids: %.0f GFLOP/s and %.1f GB/s a rank; a step needs %.1f ms of products and %.1f ms of table traffic",
-        workload.model, workload.ids, flops / workload.ranks / 1e9, bandwidth / workload.ranks / 1e9,
-        1e3 * limit.gemm, 1e3 * limit.tables,
+        "%s, %s ids: %.0f GFLOP/s (bf16: %.0f) and %.1f GB/s a rank; a step needs %.1f ms of products (%.1f) and %.1f ms of "
+        "table traffic", workload.model, workload.ids, *(each / workload.ranks / 1e9 for each in (flops, flops16, bandwidth)),
+        *(1e3 * seconds for seconds in (limit.gemm, limit.gemm16, limit.tables)),
     )  # fmt: skip
     return limit
 

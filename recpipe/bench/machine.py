@@ -26,18 +26,19 @@ class Machine:
         return {"measure": self.measure}
 
     def measure(self) -> dict[str, Any]:
-        """This rank's ``flops`` and ``bandwidth`` a second; of a step, over all ranks, ``step_flops`` and ``table_bytes``."""
+        """A second of this rank: ``flops``, ``flops16``, ``bandwidth``; a step of all: ``step_flops``, ``table_bytes``."""
         return {
-            "flops": gemm_flops(),
+            "flops": gemm_flops(torch.float32),
+            "flops16": gemm_flops(torch.bfloat16),
             "bandwidth": copy_bandwidth(),
             "step_flops": step_flops(self._workload),
             "table_bytes": table_bytes(self._workload),
         }
 
 
-def gemm_flops() -> float:
-    """Operations a second of a large float32 product, the best of several."""
-    a, b, out = (torch.ones(_GEMM, _GEMM) for _ in range(3))
+def gemm_flops(dtype: torch.dtype) -> float:
+    """Operations a second of a large product, the best of several."""
+    a, b, out = (torch.ones(_GEMM, _GEMM, dtype=dtype) for _ in range(3))
     return 2 * _GEMM**3 / best_of(lambda: torch.mm(a, b, out=out), _REPEATS)
 
 

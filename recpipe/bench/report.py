@@ -14,7 +14,8 @@ _WIDTHS = (10, 8, 8, 9, 7, 9, 9, 9, 8, 9)
 NOTES = """ms of a step of all ranks; one value a block of steps, blocks of the contestants alternate. ratio: median of the
 fastest synchronous TorchRec pipeline over this one's. MB sent: a step, by the rank that sends most, as its interface counts
 (on loopback: a share of all that the machine sends to itself). counted: what recpipe itself says it sends. limit: the longer
-of products plus table traffic at this machine's measured speed, and the bytes this contestant sends at the link's rate."""
+of products, in this contestant's precision, plus table traffic at this machine's measured speed, and the bytes it sends at the
+link's rate."""
 
 
 def title(section: Section) -> str:
@@ -62,7 +63,7 @@ def as_dict(section: Section, row: Measured) -> dict[str, Any]:
         "counted_bytes": row.counted,
         "peak_bytes": row.peak,
         "limit_ms": 1e3 * section.limit.of(row),
-        "gemm_ms": 1e3 * section.limit.gemm,
+        "gemm_ms": 1e3 * section.limit.products(row.contestant),
         "table_ms": 1e3 * section.limit.tables,
     }
 

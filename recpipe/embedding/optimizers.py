@@ -1,5 +1,7 @@
 """Rules that update table rows once a step with the gradient summed over the whole global batch.
 
+The factor is multiplied in before `index_add_`, whose ``alpha`` takes a path that is three times as slow on a CPU.
+
 Each rule works on gathered rows: it gets the unique touched rows, their state and their summed gradient. Rows that no
 lookup touched keep weight and state: Adam is therefore the lazy one (torch.optim.SparseAdam), and L2 acts on touched rows.
 
@@ -71,7 +73,7 @@ class RowOptimizer:
             squares_U: mean over the whole row of the squared gradient, where `needs_row_squares`.
         """
         if self.name == "sgd":
-            weight_RD.index_add_(0, rows_U, grad_UD, alpha=-lr)
+            weight_RD.index_add_(0, rows_U, grad_UD * -lr)
         elif self.name == "adam":
             self._adam(weight_RD, state, rows_U, grad_UD, lr, step)
         else:
@@ -80,7 +82,7 @@ class RowOptimizer:
             state["sum"].index_copy_(0, rows_U, total)
             scale = total.sqrt_().add_(self.eps)
             update = grad_UD / (scale if squares_U is None else scale.unsqueeze(1))
-            weight_RD.index_add_(0, rows_U, update, alpha=-lr)
+            weight_RD.index_add_(0, rows_U, update.mul_(-lr))
 
     def regularize(self, weight_RD: torch.Tensor, rows_U: torch.Tensor, grad_UD: torch.Tensor) -> torch.Tensor:
         """Adds the L2 gradient of the touched rows, in place."""
@@ -101,4 +103,4 @@ class RowOptimizer:
         state["exp_avg"].index_copy_(0, rows_U, mean)
         state["exp_avg_sq"].index_copy_(0, rows_U, var)
         scale = var.sqrt_().div_((1 - beta2**step) ** 0.5).add_(self.eps)
-        weight_RD.index_add_(0, rows_U, mean / scale, alpha=-lr / (1 - beta1**step))
+        weight_RD.index_add_(0, rows_U, mean.div_(scale).mul_(-lr / (1 - beta1**step)))

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+_CHUNK_ROWS = 128
+"""Rows of a microbatch whose gradients are summed at a time: what is copied and widened for that stays in a core's cache."""
+
 
 @dataclass(frozen=True)
 class Bags:
@@ -68,18 +71,26 @@ class Bags:
     def unpool(self, grad_BFD: torch.Tensor, inverse_N: torch.Tensor, grad_UD: torch.Tensor) -> None:
         """Adds the gradient of each bag to that of its unique rows, in place."""
         if self.lengths_FB is None:
-            index, weight = self._row_major(inverse_N), self.weight_N
-            grad_ND = grad_BFD.reshape(-1, grad_BFD.shape[2])
-            weight = None if weight is None else self._row_major(weight)
-        else:
-            bag_N = torch.repeat_interleave(self.lengths_FB)
-            row_N, feature_N = bag_N % max(self.num_rows, 1), bag_N // max(self.num_rows, 1)
-            flat = row_N * self.num_features + feature_N
-            index, weight = inverse_N, self.weight_N
-            grad_ND = grad_BFD.reshape(-1, grad_BFD.shape[2]).index_select(0, flat)
-        if weight is not None:
-            grad_ND = grad_ND * weight.to(grad_ND.dtype).unsqueeze(1)
-        grad_UD.index_add_(0, index, grad_ND.to(grad_UD.dtype))
+            self._unpool_one_hot(grad_BFD, inverse_N, grad_UD)
+            return
+        bag_N = torch.repeat_interleave(self.lengths_FB)
+        row_N, feature_N = bag_N % max(self.num_rows, 1), bag_N // max(self.num_rows, 1)
+        flat = row_N * self.num_features + feature_N
+        grad_ND = grad_BFD.reshape(-1, grad_BFD.shape[2]).index_select(0, flat)
+        if self.weight_N is not None:
+            grad_ND = grad_ND * self.weight_N.to(grad_ND.dtype).unsqueeze(1)
+        grad_UD.index_add_(0, inverse_N, grad_ND.to(grad_UD.dtype))
+
+    def _unpool_one_hot(self, grad_BFD: torch.Tensor, inverse_N: torch.Tensor, grad_UD: torch.Tensor) -> None:
+        index_N = self._row_major(inverse_N)
+        size = _CHUNK_ROWS if grad_BFD.device.type == "cpu" else max(self.num_rows, 1)
+        weight_N = None if self.weight_N is None else self._row_major(self.weight_N).to(grad_BFD.dtype)
+        for k, rows_CFD in enumerate(grad_BFD.split(size)):
+            lookups = slice(k * size * self.num_features, (k * size + len(rows_CFD)) * self.num_features)
+            grad_ND = rows_CFD.reshape(-1, rows_CFD.shape[2])
+            if weight_N is not None:
+                grad_ND = grad_ND * weight_N[lookups].unsqueeze(1)
+            grad_UD.index_add_(0, index_N[lookups], grad_ND.to(grad_UD.dtype))
 
     def _row_major(self, per_lookup_N: torch.Tensor) -> torch.Tensor:
         """One-hot lookups from feature-major to row-major order."""

@@ -27,18 +27,25 @@ def mirror_positions(num_vectors: int) -> torch.Tensor:
     return torch.minimum(pair_FF, pair_FF.t()).reshape(-1)
 
 
+def _columns(x_BQ: torch.Tensor, index_P: torch.Tensor) -> torch.Tensor:
+    """Chosen columns. In 16 bits a CPU takes them one by one: by way of 32 bits it is four times as fast."""
+    if x_BQ.device.type == "cpu" and x_BQ.element_size() == 2:
+        return x_BQ.float().index_select(1, index_P).to(x_BQ.dtype)
+    return x_BQ.index_select(1, index_P)
+
+
 class _PairDots(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_BFD, pairs_P, mirror_Q):  # type: ignore[no-untyped-def]
         ctx.save_for_backward(x_BFD, mirror_Q)
-        return torch.bmm(x_BFD, x_BFD.transpose(1, 2)).flatten(1).index_select(1, pairs_P)
+        return _columns(torch.bmm(x_BFD, x_BFD.transpose(1, 2)).flatten(1), pairs_P)
 
     @staticmethod
     def backward(ctx, grad_BP):  # type: ignore[no-untyped-def]
         x_BFD, mirror_Q = ctx.saved_tensors
         num_rows, num_vectors, _ = x_BFD.shape
         padded = torch.cat([grad_BP, grad_BP.new_zeros(num_rows, 1)], dim=1)
-        symmetric_BFF = padded.index_select(1, mirror_Q).view(num_rows, num_vectors, num_vectors)
+        symmetric_BFF = _columns(padded, mirror_Q).view(num_rows, num_vectors, num_vectors)
         return torch.bmm(symmetric_BFF, x_BFD), None, None
 
 
