@@ -312,7 +312,7 @@ class EvalConfig:
     """Root of ``conf/eval.yaml``: scores a checkpoint; model and data are those of its run unless a path is given.
 
     Args:
-        checkpoint: a directory such as ``runs/train/.../checkpoints/final``.
+        checkpoint: a directory such as ``runs/train/.../checkpoints/final``, or that of a run: its newest whole one.
         split: valid or test.
         data_path: other data than that of the run (same kind and schema); empty: the run's.
     """
