@@ -5,6 +5,7 @@ Nothing here imports torch or hydra, so help is quick and ``recpipe doctor`` run
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -12,7 +13,12 @@ from recpipe import __version__
 from recpipe.cli.commands import COMMANDS, help_line, load
 from recpipe.cli.failure import EXIT_CONFIG, guarded
 from recpipe.errors import ConfigError, nearest
+from recpipe.train.launch import found_workers
+from recpipe.train.launch_local import start_early
+from recpipe.train.warm import note_start
 
+# Commands that start workers.
+WARM = ("train", "eval", "score", "verify", "profile")
 USAGE = """usage: recpipe COMMAND [key=value ...]
        recpipe COMMAND --help | --cfg job | --multirun key=a,b
        recpipe --help | --version
@@ -46,7 +52,10 @@ def _runner(name: str, arguments: list[str]) -> Callable[[], int]:
     def run() -> int:
         if name not in COMMANDS:
             raise ConfigError(f"{name}: no such command; {nearest(name, COMMANDS)}")
+        note_start()
         module = load(name)
+        if name in WARM and not _runs_alone(arguments):
+            start_early()
         if module.CONFIG is None:
             return int(module.main(arguments))
         from recpipe.cli.app import run_command
@@ -54,6 +63,11 @@ def _runner(name: str, arguments: list[str]) -> Callable[[], int]:
         return run_command(module, name, arguments)
 
     return run
+
+
+def _runs_alone(arguments: Sequence[str]) -> bool:
+    """Whether no local workers will be started, as far as words can tell."""
+    return found_workers(os.environ) is not None or any(w.startswith("-") or w == "launch.nproc=1" for w in arguments)
 
 
 if __name__ == "__main__":

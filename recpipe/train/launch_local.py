@@ -26,6 +26,7 @@ from recpipe.errors import RecpipeError
 from recpipe.train.failures import WorkerError, death, keep_traces, record, recorded, to_error
 from recpipe.train.interrupt import FORWARDED, KINDS, SAME_SECONDS
 from recpipe.train.logs import log_plainly
+from recpipe.train.warm import METHOD, noted_start, warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,12 @@ def restarted_run() -> Path | None:
     return Path(noted.read_text()) if noted is not None and noted.exists() else None
 
 
+def start_early() -> None:
+    """Begins to import what workers need; a command does it while its settings are not yet read."""
+    with environment(local_defaults()):
+        warm_up()
+
+
 def run_local(function: Callable[..., int], nproc: int, args: tuple[Any, ...], max_restarts: int) -> int:
     """Calls ``function(*args)`` on `nproc` new processes.
 
@@ -84,6 +91,7 @@ def run_local(function: Callable[..., int], nproc: int, args: tuple[Any, ...], m
         RecpipeError: what the first failing rank raised, or how it died, after the last restart.
         KeyboardInterrupt: after Ctrl-C, when all workers have ended.
     """
+    start_early()
     base = Path(tempfile.mkdtemp(prefix="recpipe-workers-"))
     keep = False
     try:
@@ -110,9 +118,11 @@ def _attempt(
 
     folder = base / str(attempt)
     folder.mkdir()
+    # Workers are copies of a process that was started earlier: what it cannot know is handed on.
+    variables = {**noted_start(), _FOLDER: str(folder)}
     try:
-        with environment({**local_defaults(), _FOLDER: str(folder)}), _elastic_quiet(), _reaper(folder):
-            code = _elastic(function, nproc, args, folder)
+        with environment(local_defaults()), _elastic_quiet(), _reaper(folder):
+            code = _elastic(function, nproc, (variables, *args), folder)
         return signals.exit_code or code
     except (SignalException, ChildFailedError) as error:
         _show_cursor()
@@ -149,20 +159,21 @@ def _elastic(function: Callable[..., int], nproc: int, args: tuple[Any, ...], fo
         local_addr=LOOPBACK,
         # Restarts are ours: torch's do not tell why, or where to go on.
         max_restarts=0,
-        start_method="spawn",
+        start_method=METHOD,
         # Rank 0 keeps the terminal, for its progress bar.
         logs_specs=DefaultLogsSpecs(str(folder), redirects={rank: Std.ALL for rank in range(1, nproc)}),
         signals_to_handle="SIGQUIT",
         shutdown_timeout=_SHUTDOWN_SECONDS,
     )
-    results = elastic_launch(config, _worker_main)(function, args)
+    results = elastic_launch(config, _worker_main)(function, *args)
     return max(int(code) for code in results.values())
 
 
-def _worker_main(function: Callable[..., int], args: tuple[Any, ...]) -> int:
+def _worker_main(function: Callable[..., int], variables: Mapping[str, str], *args: Any) -> int:
     """A local worker's life. Only the launcher reports, so an error goes to a file."""
     from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
 
+    os.environ.update(variables)
     # The launcher passes these on; a terminal sends them to everybody.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -30,6 +30,7 @@ from recpipe.train.resume import Source, restore, rows_per_step
 from recpipe.train.setup import Job
 from recpipe.train.state import LOSS, WINDOW, everything, run_tensors, schema_json, weights
 from recpipe.train.summary import plan_json, versions
+from recpipe.train.warm import seconds_since_start
 
 
 class TrainingLoop:
@@ -77,6 +78,7 @@ class TrainingLoop:
         self._sums = {WINDOW: self.window.state, LOSS: self._last_loss}
         self._saved_at = -1
         self.interrupted = False
+        self.seconds_to_first_step: float | None = None
         if source is not None:
             restore(job.trainer, self._sums, source, job.groups)
             self.window.resume(source.progress.window_row, source.cfg.log.window_rows)
@@ -172,6 +174,10 @@ class TrainingLoop:
         start = time.perf_counter()
         for result in job.trainer.run(self._batches(feed)):
             self.clock.add(result.global_rows, time.perf_counter() - start)
+            if self.clock.steps == 1:
+                self.seconds_to_first_step = seconds_since_start()
+                if self.seconds_to_first_step is not None:
+                    reporter.say(f"first step done {self.seconds_to_first_step:.1f} s after the start of the command")
             rows += result.num_dropped + (result.global_rows if job.groups.rank == 0 else 0)
             self.progress.row = min(self.progress.row + feed.global_batch, feed.stop_row)
             self.progress.rows += result.global_rows

@@ -41,6 +41,7 @@ def training_summary(loop: TrainingLoop, split: str, report: dict[str, Any], sec
         "validations_since_best": loop.best.since,
         "rows_per_s": loop.clock.rows_per_s,
         "seconds": seconds,
+        "seconds_to_first_step": loop.seconds_to_first_step,
         "bytes_sent_per_step": {name: count / steps for name, count in zip(purposes, sent, strict=True)},
         "table_bytes_by_rank": memory,
         "dropped_rows": dropped,
