@@ -1,7 +1,7 @@
 """How long planning takes and how much memory: python -m tools.planner_scale
 
-Synthetic tables of mixed sizes, pooling factors and skews; the MLPerf tower; machines of eight H100 a node. CPU seconds of one
-process and one thread, after the imports; the search is deterministic, so effort is the same on every machine.
+Synthetic tables of mixed sizes, pooling factors and skews; the MLPerf tower; machines of eight H100 a node. Wall and CPU
+seconds of one process and one thread, after the imports; the search is deterministic, so effort is the same on every machine.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -14,7 +14,7 @@ import psutil
 
 from recpipe.bench.compare import Measured, run_block
 from recpipe.bench.links import NONE, Network
-from recpipe.bench.predict import link_of, profile_of, profiled_contestant
+from recpipe.bench.predict import on_link, profile_of, profiled_contestant
 from recpipe.bench.ranks import Ranks, on_links
 from recpipe.bench.recpipe_side import train_config
 from recpipe.bench.settings import TORCHREC, BenchConfig, Contestant, Workload, parse_contestant
@@ -90,9 +90,7 @@ def plans(config: BenchConfig) -> Iterator[list[Planned]]:
     for workload, link, network in on_links(config):
         if workload not in profiles:
             profiles[workload] = profile_of(config, workload)
-        wire = link_of(config, workload, network)
-        profile = replace(profiles[workload], alpha=wire.alpha, bandwidth=wire.bandwidth)
-        planner = Planner(config, workload, profile)
+        planner = Planner(config, workload, on_link(config, workload, network, profiles[workload]))
         chosen, rated = planner.choose()
         logger.info("%s: %s", link, rated.choice.label)
         plan, rows = Measured(chosen, workload, link), []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -15,7 +15,6 @@ from recpipe.bench.settings import TORCHREC, BenchConfig, Contestant, Workload, 
 from recpipe.runtime.program import build_program
 from recpipe.runtime.steady import predict as simulated
 from recpipe.runtime.steady import steady
-from recpipe.schedule.cost import Link
 from recpipe.schedule.ir import Program
 from recpipe.schedule.profile import Profile, from_json, load_profile, profiled_cost
 from recpipe.schedule.settings import CostSettings, ScheduleSettings
@@ -53,10 +52,10 @@ def predict(config: BenchConfig) -> Iterator[Prediction]:
     for workload, link, network in on_links(config):
         if workload not in profiles:
             profiles[workload] = profile_of(config, workload)
-        wire = link_of(config, workload, network)
+        profile = on_link(config, workload, network, profiles[workload])
         for contestant in contestants:
             program = _program(contestant, workload)
-            predicted = steady(simulated(program, profiled_cost(profiles[workload], program, wire)))
+            predicted = steady(simulated(program, profiled_cost(profile, program)))
             measured = _measure(config, network, workload, contestant, link)
             yield Prediction(workload, link, contestant.name, predicted.step, measured)
 
@@ -78,11 +77,10 @@ def profile_of(config: BenchConfig, workload: Workload) -> Profile:
     return found
 
 
-def link_of(config: BenchConfig, workload: Workload, network: Network) -> Link:
-    """Latency and bandwidth between two ranks."""
+def on_link(config: BenchConfig, workload: Workload, network: Network, profile: Profile) -> Profile:
+    """A profile with the links of `network` in the place of those that it was made on."""
     with Ranks(profiled_contestant(config), workload, network) as ranks:
-        found = ranks.ask("measure_link")[0]
-        return Link(found["alpha"], found["bandwidth"])
+        return replace(profile, **ranks.ask("measure_link")[0])
 
 
 def _program(contestant: Contestant, workload: Workload) -> Program:

@@ -88,5 +88,5 @@ class RecpipeSide:
             **ExchangeProbe(self).requests,
             "profile": lambda **sizes: profile(self, **sizes),
             "measure_profile": lambda: asdict(measure_profile(self.job.cfg, self.job.groups, self._rows)),
-            "measure_link": lambda: dict(zip(("alpha", "bandwidth"), measure_link(self.job.groups), strict=True)),
+            "measure_link": lambda: measure_link(self.job.groups),
         }

@@ -17,7 +17,7 @@ from recpipe.bench.settings import BenchConfig
 from recpipe.errors import ConfigError, nearest
 
 CONFIG = "bench"
-HELP = "Measure whole steps: recpipe bench compare | overlap | profile | predict | plan, over loopback or links of a chosen rate."
+HELP = "Measure whole steps: recpipe bench compare | overlap | profile | predict | plan, on links of a chosen rate."
 SCHEMA = BenchConfig
 
 logger = logging.getLogger(__name__)

@@ -89,7 +89,7 @@ class Design:
 def choices(problem: Problem) -> Iterator[Choice]:
     """Everything the scope allows, whether it can be built or not."""
     scope = problem.scope
-    for stages in scope.stages or stage_counts(problem):
+    for stages in (one for one in scope.stages or stage_counts(problem) if problem.topology.world % one == 0):
         families = scope.schedules if stages > 1 else scope.schedules[:1]
         for name, microbatches, mode in itertools.product(families, scope.microbatches, scope.modes):
             for chunks in scope.chunks if name in _LOOPED else (0,):
@@ -194,6 +194,7 @@ def other_partitions(problem: Problem, choice: Choice) -> Iterator[Partition]:
 def _cost(problem: Problem, choice: Choice, cut: Partition, rows: float, lanes: int) -> Cost:
     """Milliseconds and bytes of one rank's share."""
     topology, width = problem.topology, choice.stages
+    near, far = topology.message or topology.near, topology.message or topology.far
     times = stage_times(problem, cut, rows, splits(choice)) * 1e3
     weights = [sum(problem.tower.blocks[b].parameters for b in part) for part in cut]
     cuts = [problem.tower.cut_elements[part.stop] * rows * problem.element for part in cut[:-1]]
@@ -214,8 +215,8 @@ def _cost(problem: Problem, choice: Choice, cut: Partition, rows: float, lanes: 
         optimizer=optimizer / width,
         activation_bytes=largest,
         weight_bytes=sum(weights) * problem.element / width,
-        near=_link(topology.near.alpha, topology.near.bandwidth),
-        far=_link(topology.far.alpha, topology.far.bandwidth),
+        near=_link(near.alpha, near.bandwidth),
+        far=_link(far.alpha, far.bandwidth),
         ranks_per_node=topology.ranks_per_node if topology.num_nodes > 1 else topology.world,
         first_use=first_use,
         early=early,
@@ -286,7 +287,7 @@ def _alpha(problem: Problem) -> float:
 def _reduction(problem: Problem, ranks: int) -> Link:
     """Between nodes NCCL sums over trees: a chain of log2(n) hops each way; gloo goes round a ring."""
     topology = problem.topology
-    tier = topology.near if topology.num_nodes == 1 else topology.far
+    tier = topology.message or (topology.near if topology.num_nodes == 1 else topology.far)
     hops = 1.0 if topology.host == "sync" or ranks < 3 else math.ceil(math.log2(ranks)) / (ranks - 1)
     return _link(tier.alpha * hops, tier.bandwidth)
 

@@ -49,6 +49,11 @@ def problem_of(cfg: Any, topology: Topology, planner: Any, workload: Any) -> Pro
         ConfigError, DataError: settings or files that do not fit.
     """
     topology = _limited(topology, planner.memory_gb)
+    for stages in planner.stages:
+        if stages > 0 and topology.world % stages:
+            raise ConfigError(
+                f"planner.stages={list(planner.stages)}: {stages} does not divide the {topology.world} ranks"
+            )
     schema, statistics = _stated_schema(workload), None
     if schema is None:
         prepare_dataset(cfg.data, logger.info)

@@ -35,8 +35,9 @@ def profiled(problem: Problem, profile: Profile, layouts: Sequence[TableLayout])
         ConfigError: the profile is of another model or of another number of ranks.
     """
     _check(problem, profile)
-    tier = Tier(profile.alpha * 1e-3, profile.bandwidth * 1e3)
-    linked = replace(problem.topology, near=tier, far=tier, host="sync", measured=True)
+    message = Tier(profile.alpha * 1e-3, profile.bandwidth * 1e3)
+    tier = replace(message, bandwidth=profile.exchange * 1e3) if profile.exchange else message
+    linked = replace(problem.topology, near=tier, far=tier, message=message, host="sync", measured=True)
     loads = _profiled_loads(replace(problem, topology=linked), profile, layouts)
     nodes = tuple(_calibrated(group, profile, loads) for group in linked.nodes)
     issue = {

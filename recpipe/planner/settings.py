@@ -91,6 +91,12 @@ def to_scope(settings: Any) -> Scope:
         _known(f"planner.{key}", getattr(settings, key), known)
     for key in ("torchrec", "measure"):
         _known(f"planner.{key}", [getattr(settings, key)], ("auto", "always", "never"))
+    for key in ("microbatches", "schedules", "embedding"):
+        if not getattr(settings, key):
+            raise ConfigError(f"planner.{key}=[]: leaves nothing to try")
+    for key in ("stages", "microbatches", "chunks"):
+        if any(value < 1 for value in getattr(settings, key)):
+            raise ConfigError(f"planner.{key}={list(getattr(settings, key))}: each must be at least 1")
     if settings.steps < 2 or settings.effort < 1 or settings.seconds <= 0:
         raise ConfigError("planner.steps must be at least 2, planner.effort at least 1, planner.seconds above 0")
     return Scope(

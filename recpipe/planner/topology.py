@@ -62,6 +62,7 @@ class Topology:
         name: for reports.
         nodes: groups of equal nodes; ranks are numbered through them in order.
         near, far: links inside a node and between nodes.
+        message: what messages between stages and reductions reach where that differs from an exchange; None: as it.
         host: ``sync`` (CPU, gloo: a rank issues work after the compute before it) or ``async`` (CUDA).
         reserved: share of memory that is left alone (context, fragmentation, communication buffers).
         measured: whether the numbers were measured on the machine itself.
@@ -74,6 +75,7 @@ class Topology:
     host: str = "async"
     reserved: float = 0.15
     measured: bool = False
+    message: Tier | None = None
 
     def __post_init__(self) -> None:
         for group in self.nodes:

@@ -62,6 +62,7 @@ class Profile:
         meshes: by ranks of a pipeline.
         blocks: milliseconds of forward and backward of each block of the tower, to cut it by; empty where not measured.
         alpha, bandwidth: of a link between ranks; bytes a millisecond.
+        exchange: bandwidth that an all-to-all of all ranks reaches, both ways at once; 0: as `bandwidth`.
     """
 
     model: str
@@ -72,6 +73,7 @@ class Profile:
     alpha: float
     bandwidth: float
     blocks: list[float] = field(default_factory=list)
+    exchange: float = 0.0
 
     def save(self, path: Path) -> None:
         """Writes it as JSON."""
@@ -99,11 +101,8 @@ def from_json(values: dict[str, Any]) -> Profile:
     return Profile(**{**values, "cuts": cuts, "meshes": meshes})
 
 
-def profiled_cost(profile: Profile, program: Program, link: Link | None = None) -> Cost:
+def profiled_cost(profile: Profile, program: Program) -> Cost:
     """The costs of a program on the machine that was profiled.
-
-    Args:
-        link: other links than those that were measured.
 
     Raises:
         ConfigError: the tower was not profiled in so many stages, or not over so many ranks.
@@ -117,15 +116,16 @@ def profiled_cost(profile: Profile, program: Program, link: Link | None = None) 
     issued = ("ED", "PO", "EO", "EG")
     boundary = [size * rows for size in cut.boundary]
     largest = max(boundary, default=0.0) or 1.0
-    chosen = link or Link(profile.alpha, profile.bandwidth)
+    link = Link(profile.alpha, profile.bandwidth)
     return Cost(
         activation_bytes=largest,
         cuts=tuple(size / largest for size in boundary),
         weight_bytes=sum(cut.weights) / place.width,
         weights=tuple(cut.weights),
-        near=chosen,
-        far=chosen,
-        route=2 * chosen.alpha,
+        exchange=Link(profile.alpha, profile.exchange or profile.bandwidth),
+        near=link,
+        far=link,
+        route=2 * link.alpha,
         row_bytes=mesh.row_bytes / place.num_replicas,
         first_use=_shares(mesh.first_use, program.microbatches),
         early=mesh.early,

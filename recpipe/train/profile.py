@@ -52,8 +52,8 @@ def measure_profile(cfg: Any, groups: Groups, rows: Rows | None = None) -> Profi
             job = runs[0].job
             cuts[str(job.place.placement.num_stages)] = _cut(runs, job)
             meshes.setdefault(str(stages), _exchange(runs))
-    alpha, bandwidth = measure_link(groups)
-    return Profile(cfg.model.name, groups.world, _global_rows(cfg, groups), cuts, meshes, alpha, bandwidth, blocks)
+    link = measure_link(groups)
+    return Profile(cfg.model.name, groups.world, _global_rows(cfg, groups), cuts, meshes, blocks=blocks, **link)
 
 
 def _global_rows(cfg: Any, groups: Groups) -> int:
@@ -168,16 +168,28 @@ def _line(points: list[tuple[float, float]], slopes: bool) -> Line:
     return max(0.0, low - slope * few), slope
 
 
-def measure_link(groups: Groups, rounds: int = 7) -> tuple[float, float]:
-    """Latency in milliseconds and bandwidth in bytes a millisecond between ranks 0 and 1; collective."""
+def measure_link(groups: Groups, rounds: int = 7) -> dict[str, float]:
+    """`alpha` in milliseconds and `bandwidth` between ranks 0 and 1, `exchange`: of all ranks at once; collective."""
     if groups.world == 1:
-        return 0.0, 1e9
+        return {"alpha": 0.0, "bandwidth": 1e9, "exchange": 1e9}
     small, large = torch.zeros(1), torch.zeros(1 << 20)
     quick, slow = (min(_round_trip(groups, tensor) for _ in range(rounds)) / 2 for tensor in (small, large))
-    found = torch.tensor([quick * 1000, large.numel() * 4 / max(slow - quick, 1e-6) / 1000], dtype=torch.float64)
+    bandwidth = large.numel() * 4 / max(slow - quick, 1e-6) / 1000
+    found = torch.tensor([quick * 1000, bandwidth, _exchange_rate(groups, rounds)], dtype=torch.float64)
     dist.broadcast(found, 0, group=groups.control)
-    alpha, bandwidth = found.tolist()
-    return alpha, bandwidth
+    return dict(zip(("alpha", "bandwidth", "exchange"), found.tolist(), strict=True))
+
+
+def _exchange_rate(groups: Groups, rounds: int) -> float:
+    """Bytes a millisecond that a rank sends and receives in an all-to-all, one after the other without a pause."""
+    size = 1 << 19
+    send = torch.zeros(size * groups.world)
+    receive = torch.empty_like(send)
+    dist.all_to_all_single(receive, send, group=groups.control)
+    start = time.perf_counter()
+    for _ in range(rounds):
+        dist.all_to_all_single(receive, send, group=groups.control)
+    return 4 * size * (groups.world - 1) * rounds / (time.perf_counter() - start) / 1000
 
 
 def _round_trip(groups: Groups, tensor: torch.Tensor) -> float:

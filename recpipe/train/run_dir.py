@@ -122,5 +122,5 @@ def _step_of(line: str) -> float:
 def _clear(folder: Path) -> None:
     """Removes what an earlier run left under the names that this one will write; other files stay."""
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    for name in ("metrics.jsonl", "summary.json", "plan.json", "config.yaml", "verify.json"):
+    for name in ("metrics.jsonl", "summary.json", "plan.json", "planned.json", "config.yaml", "verify.json"):
         (folder / name).unlink(missing_ok=True)

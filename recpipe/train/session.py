@@ -15,6 +15,7 @@ import torch
 from recpipe.comm import Groups
 from recpipe.data import Dataset
 from recpipe.errors import CheckpointError, ConfigError
+from recpipe.planner.plan import save_plan
 from recpipe.train import checkpoint
 from recpipe.train.checkpoint_saver import check_settings
 from recpipe.train.config_text import from_yaml, to_yaml
@@ -24,7 +25,7 @@ from recpipe.train.interrupt import FORWARDED, KINDS, Interruption
 from recpipe.train.launch_local import note_run_dir, restarted_run, worker_folder
 from recpipe.train.loop import TrainingLoop
 from recpipe.train.metrics import evaluate
-from recpipe.train.planned import apply_plan_setting
+from recpipe.train.planned import PLANNED, apply_plan_setting
 from recpipe.train.profile import measure_profile
 from recpipe.train.ranks import on_ranks, watch
 from recpipe.train.report import Reporter, one_line
@@ -68,11 +69,13 @@ def _run_train(cfg: Any, groups: Groups) -> int:
     check_settings(cfg)
     source = find_source(cfg, groups)
     step = place_run(cfg, source)
-    apply_plan_setting(cfg, groups)
+    plan = apply_plan_setting(cfg, groups)
     job = build_job(cfg, groups)
     if source is not None:
         check_data(source, job.dataset, cfg.resume_allow_grow)
     folder = make_run_dir(cfg, "train", groups, step)
+    if plan is not None:
+        save_plan(plan, folder / PLANNED)
     note_run_dir(folder)
     # Our own launcher collects traces, and passes signals on.
     launched = worker_folder() is not None

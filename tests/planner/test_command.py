@@ -75,6 +75,9 @@ def test_nothing_fits_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("words", "said"),
     [
         (["planner.schedules=[1f1c]"], "did you mean 1f1b"),
+        (["planner.stages=[2,3]"], "3 does not divide the 8 ranks"),
+        (["planner.microbatches=[0]"], "each must be at least 1"),
+        (["planner.embedding=[]"], "leaves nothing to try"),
         (["planner.constraints={t_cat_9: {sharding: [row_wise]}}"], "fits no table"),
         (["planner.constraints={t_cat_1: {sharding: [table_wise], exclude: [table_wise]}}"], "leave no sharding type"),
         (["planner.constraints={t_cat_1: {ranks: [8]}}"], "pinned to ranks [8]"),
@@ -175,3 +178,11 @@ def test_a_training_run_can_be_planned() -> None:
     )
     assert [one.shards for one in place_tables(model.tables, 2, options)] == [one.shards for one in plan.layouts()]
     assert cfg.mesh.stages == values["stages"] and cfg.schedule.microbatches == values["microbatches"]
+
+
+def test_a_table_larger_than_this_machine_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Nothing of a table is made: 1.6 TB of rows, by stated numbers."""
+    words = ["workload.num_embeddings_per_feature=[3000000000,40]", "topology=h100_16x8"]
+    words += ["model.embedding_dim=128", "model.dense_arch_layer_sizes=[64,128]"]
+    assert run(*words, "planner=quick", "planner.sensitivity=false", f"planner.out={tmp_path}") == 0
+    assert max(table.num_rows for table in load_plan(tmp_path / "plan.json").tables) == 3_000_000_000

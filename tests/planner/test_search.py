@@ -149,6 +149,12 @@ def test_the_time_box_is_said() -> None:
     assert found.timed_out and not found.proven and found.best.assignment is not None
 
 
+def test_progress_is_told_while_it_searches() -> None:
+    told: list[str] = []
+    found = search(small.problem(7, ranks=4, num_tables=6), progress=told.append)
+    assert len(told) >= 2 and all("best step" in line for line in told) and not found.timed_out
+
+
 def test_alike_ranks_are_told_apart_where_it_matters() -> None:
     """A row-wise or pinned table later in the order makes ranks different: no place may be skipped before it."""
     one = small.problem(1, ranks=4, num_tables=3)

@@ -276,7 +276,7 @@ def _runners(facts: dict[str, Any]) -> str:
         (one["plan"], "-" if one["step_ms"] is None else f"{one['step_ms']:.4g}", one["tables"], one["why"])
         for one in search["runners"][:20]
     ]
-    dropped = "".join(f"<li>{number} {escape(note)}</li>" for note, number in search["dropped"].items())
+    dropped = "".join(f"<li>{escape(note)} ({number})</li>" for note, number in search["dropped"].items())
     rest = f"<details><summary>Not simulated</summary><ul>{dropped}</ul></details>" if dropped else ""
     return _section("Runners-up", _table(("plan", "ms", "tables from", "why it lost"), rows, (0, 2, 3)), rest)
 

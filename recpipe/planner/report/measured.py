@@ -31,7 +31,8 @@ def beside(facts: dict[str, Any], path: Path) -> list[dict[str, Any]]:
     predicted = [one["memory_parts"]["tables"] + one["memory_parts"]["table_state"] for one in facts["ranks"]]
     held = summary.get("table_bytes_by_rank", [])
     pairs += [(f"table bytes of rank {rank}", predicted[rank], held[rank]) for rank in range(min(len(held), 8))]
-    sent = summary.get("bytes_sent_per_step", {})
+    # A summary adds up over ranks; the plan says what a rank sends in the mean.
+    sent = {name: size / summary["world_size"] for name, size in summary.get("bytes_sent_per_step", {}).items()}
     pairs += [
         (f"{name} bytes a rank and step", facts["traffic"][name], sent[name])
         for name in facts["traffic"]

@@ -192,7 +192,7 @@ def runners(facts: dict[str, Any], verbose: bool) -> str:
         for one in found
     ]
     text = "runners-up\n" + table(("plan", "ms", "why it lost"), rows)
-    dropped = "; ".join(f"{number}: {note}" for note, number in search["dropped"].items())
+    dropped = "; ".join(f"{note} ({number})" for note, number in search["dropped"].items())
     return text + (wrapped(f"\nnot simulated: {dropped}") if dropped else "")
 
 
