@@ -120,6 +120,13 @@ def _stated_schema(workload: Any) -> Schema | None:
     rows = list(workload.num_embeddings_per_feature)
     if not rows:
         return None
+    for key, least, said in (
+        ("num_embeddings_per_feature", 1, "at least 1"),
+        ("multi_hot_sizes", 1e-9, "above 0"),
+        ("skew", 0, "at least 0"),
+    ):
+        if any(value < least for value in getattr(workload, key)):
+            raise ConfigError(f"workload.{key}={list(getattr(workload, key))}: each must be {said}")
     sizes = _spread("multi_hot_sizes", workload.multi_hot_sizes or [1.0], len(rows))
     features = tuple(Feature(f"cat_{i}", n, float(size)) for i, (n, size) in enumerate(zip(rows, sizes, strict=True)))
     return Schema(workload.num_dense, features)
