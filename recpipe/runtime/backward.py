@@ -1,7 +1,8 @@
 """Backward of a stage, whole or in halves: first the gradient of its input, later those of its weights.
 
 The halves come from `torch.distributed.pipelining`, whose module is private: this file is the only place that knows it,
-and `tests/model/test_split_backward.py` holds it to what is expected here.
+and `tests/model/test_split_backward.py` holds it to what is expected here. It is imported where it is used: that takes longer
+than all else before a first step, and few schedules have halves.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 Halves = list[dict[str, Any]]
 
@@ -30,6 +30,8 @@ def backward_input(
     output: torch.Tensor, grad: torch.Tensor | None, leaf: torch.Tensor, weights: Sequence[nn.Parameter]
 ) -> tuple[torch.Tensor, Halves]:
     """The gradient of `leaf` alone, and what `backward_weights` needs."""
+    from torch.distributed.pipelining._backward import stage_backward_input
+
     grads = None if grad is None else [grad]
     _, halves = stage_backward_input([output], grads, [leaf], iter(weights))
     return _take(leaf), halves
@@ -37,6 +39,8 @@ def backward_input(
 
 def backward_weights(weights: Sequence[nn.Parameter], halves: Halves) -> None:
     """Adds to the gradients of `weights`."""
+    from torch.distributed.pipelining._backward import stage_backward_weight
+
     stage_backward_weight(iter(weights), halves)
 
 

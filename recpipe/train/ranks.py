@@ -24,7 +24,13 @@ def on_ranks(work: Callable[[Any, Groups], int], cfg: Any) -> int:
     groups = init_processes(cfg.launch)
     if groups.rank:
         logging.getLogger("recpipe").setLevel(logging.ERROR)
-    code = work(cfg, groups)
+    try:
+        code = work(cfg, groups)
+    except BaseException:
+        # More ranks than one leave by the error, and others may still wait; alone, this process goes on to another job.
+        if groups.world == 1:
+            dist.destroy_process_group()
+        raise
     groups.barrier()
     dist.destroy_process_group()
     # That forgets groups, but does not end them: their threads and sockets live while somebody holds one, and a run's objects
