@@ -60,7 +60,8 @@ _PLANNED = {
     "mesh.replicas": "it follows from planner.stages",
     "tables.replicate_below": "the planner chooses; planner.constraints restricts it",
     "tables.local_size": "the topology says how many ranks a node has",
-    **dict.fromkeys((*_NOT_IN_VERIFY, "lr", "run", *_OF_A_LAUNCH), "recpipe plan runs nothing"),
+    "run": "recpipe plan runs nothing; planner.out=DIR is where it writes",
+    **dict.fromkeys((*_NOT_IN_VERIFY, "lr", *_OF_A_LAUNCH), "recpipe plan runs nothing"),
 }
 _NOT_HERE = {
     "plan": _PLANNED,

@@ -6,11 +6,17 @@ product with the vectors gives the rest. Autograd through a triangle index would
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
+from torch.nn import functional
 
 from recpipe.model.block import Block
 from recpipe.model.context import StepContext
-from recpipe.model.join import join_padded, padded_width
+from recpipe.model.join import padded_width
+
+_CHUNK_ROWS = 256
+"""Of 27 vectors of 64 floats: 1.8 MB."""
 
 
 def pair_positions(num_vectors: int) -> torch.Tensor:
@@ -34,25 +40,61 @@ def _columns(x_BQ: torch.Tensor, index_P: torch.Tensor) -> torch.Tensor:
     return x_BQ.index_select(1, index_P)
 
 
-class _PairDots(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x_BFD, pairs_P, mirror_Q):  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(x_BFD, mirror_Q)
-        return _columns(torch.bmm(x_BFD, x_BFD.transpose(1, 2)).flatten(1), pairs_P)
+class _Interaction(torch.autograd.Function):
+    """A chunk of rows at a time: what lies between stays in a core's cache. The vectors are stacked again in backward."""
 
     @staticmethod
-    def backward(ctx, grad_BP):  # type: ignore[no-untyped-def]
-        x_BFD, mirror_Q = ctx.saved_tensors
-        num_rows, num_vectors, _ = x_BFD.shape
-        padded = torch.cat([grad_BP, grad_BP.new_zeros(num_rows, 1)], dim=1)
-        symmetric_BFF = _columns(padded, mirror_Q).view(num_rows, num_vectors, num_vectors)
-        return torch.bmm(symmetric_BFF, x_BFD), None, None
+    def forward(ctx, rows_BFD, dense_BD, pairs_P, mirror_Q):  # type: ignore[no-untyped-def]
+        first = 0 if dense_BD is None else dense_BD.shape[1]
+        stop = first + len(pairs_P)
+        out_BK = rows_BFD.new_empty(len(rows_BFD), padded_width(stop))
+        if dense_BD is not None:
+            out_BK[:, :first] = dense_BD
+        out_BK[:, stop:] = 0
+        for chunk in _chunks(rows_BFD):
+            x_CVD = _stacked(rows_BFD, dense_BD, chunk)
+            out_BK[chunk, first:stop] = _columns(torch.bmm(x_CVD, x_CVD.transpose(1, 2)).flatten(1), pairs_P)
+        ctx.save_for_backward(rows_BFD, dense_BD, mirror_Q)
+        ctx.dots = slice(first, stop)
+        return out_BK
+
+    @staticmethod
+    def backward(ctx, grad_BK):  # type: ignore[no-untyped-def]
+        rows_BFD, dense_BD, mirror_Q = ctx.saved_tensors
+        grad_rows_BFD, grad_dense_BD = torch.empty_like(rows_BFD), None
+        if dense_BD is not None:
+            grad_dense_BD = grad_BK[:, : ctx.dots.start].clone()
+        for chunk in _chunks(rows_BFD):
+            x_CVD = _stacked(rows_BFD, dense_BD, chunk)
+            num_vectors = x_CVD.shape[1]
+            padded = functional.pad(grad_BK[chunk, ctx.dots], (0, 1))
+            grad_CVD = torch.bmm(_columns(padded, mirror_Q).view(-1, num_vectors, num_vectors), x_CVD)
+            grad_rows_BFD[chunk] = grad_CVD[:, num_vectors - rows_BFD.shape[1] :]
+            if grad_dense_BD is not None:
+                grad_dense_BD[chunk] += grad_CVD[:, 0]
+        return grad_rows_BFD, grad_dense_BD, None, None
 
 
-def pair_dots(x_BFD: torch.Tensor, pairs_P: torch.Tensor, mirror_Q: torch.Tensor) -> torch.Tensor:
-    """Dot products of all pairs of vectors of a row: ``[B, F, D] -> [B, F (F - 1) / 2]``, pairs j < i in row order."""
-    dots_BP: torch.Tensor = _PairDots.apply(x_BFD, pairs_P, mirror_Q)  # type: ignore[no-untyped-call]
-    return dots_BP
+def _chunks(rows_BFD: torch.Tensor) -> Iterator[slice]:
+    size = _CHUNK_ROWS if rows_BFD.device.type == "cpu" else max(len(rows_BFD), 1)
+    return (slice(start, start + size) for start in range(0, len(rows_BFD), size))
+
+
+def _stacked(rows_BFD: torch.Tensor, dense_BD: torch.Tensor | None, chunk: slice) -> torch.Tensor:
+    rows_CFD = rows_BFD[chunk]
+    return rows_CFD if dense_BD is None else torch.cat([dense_BD[chunk].unsqueeze(1), rows_CFD], dim=1)
+
+
+def interact(
+    rows_BFD: torch.Tensor, dense_BD: torch.Tensor | None, pairs_P: torch.Tensor, mirror_Q: torch.Tensor
+) -> torch.Tensor:
+    """``dense_BD``, dot products of all pairs of vectors of a row (itself the first), zeros up to :func:`padded_width`.
+
+    Args:
+        pairs_P, mirror_Q: `pair_positions` and `mirror_positions` of the vectors; pairs j < i come in row order.
+    """
+    out_BK: torch.Tensor = _Interaction.apply(rows_BFD, dense_BD, pairs_P, mirror_Q)  # type: ignore[no-untyped-call]
+    return out_BK
 
 
 class DotInteraction(Block):
@@ -81,7 +123,4 @@ class DotInteraction(Block):
     def forward(
         self, rows_BFD: torch.Tensor, dense_BD: torch.Tensor | None = None, *, context: StepContext
     ) -> torch.Tensor:
-        if dense_BD is None:
-            return join_padded([pair_dots(rows_BFD, self.pairs_P, self.mirror_Q)])
-        x_BFD = torch.cat([dense_BD.unsqueeze(1), rows_BFD], dim=1)
-        return join_padded([dense_BD, pair_dots(x_BFD, self.pairs_P, self.mirror_Q)])
+        return interact(rows_BFD, dense_BD, self.pairs_P, self.mirror_Q)

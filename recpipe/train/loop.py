@@ -125,11 +125,14 @@ class TrainingLoop:
             self._take_best(reporter)
 
     def evaluate(self, split: str) -> tuple[dict[str, Any], list[str]]:
-        """Metrics of a split with the weights as they are."""
-        cfg = self.job.cfg
+        """Metrics of a split with the weights as they are; not part of what training sends."""
+        cfg, sent = self.job.cfg, dict(self.job.traffic.sent)
         limit = cfg.limit_val_batches if split == "valid" else cfg.limit_test_batches
         size = cfg.test_batch_size or cfg.batch_size
-        return evaluate_split(self.job.trainer, self.job.dataset, split, self.job.groups, size, limit)
+        found = evaluate_split(self.job.trainer, self.job.dataset, split, self.job.groups, size, limit)
+        self.job.traffic.sent.clear()
+        self.job.traffic.sent.update(sent)
+        return found
 
     def save(self, name: str) -> bool:
         """Writes a checkpoint of the run, and says whether it could; collective."""
@@ -242,11 +245,7 @@ class TrainingLoop:
         self.progress.validated = self.job.trainer.step
         if not self.job.dataset.num_rows("valid"):
             return
-        sent = dict(self.job.traffic.sent)
         report, remarks = self.evaluate("valid")
-        # Validation is not part of what a training step sends.
-        self.job.traffic.sent.clear()
-        self.job.traffic.sent.update(sent)
         reporter.validation(self.job.trainer.step, self.progress.epoch, "valid", report, remarks)
         self._remember(report)
 
