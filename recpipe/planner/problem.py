@@ -48,6 +48,8 @@ class Scope:
         effort: most table assignments that are looked at, for each schedule that is polished.
         steps: optimizer steps that are simulated.
         partitions: most ways to cut the tower that are tried for each schedule, beside the one of least cost.
+        margin: share of the fastest step by which a simpler way (fewer stages, then fewer microbatches) may be slower and
+            still be chosen: predictions are not better than that.
     """
 
     stages: tuple[int, ...] = ()
@@ -59,6 +61,7 @@ class Scope:
     effort: int = 4000
     steps: int = 3
     partitions: int = 64
+    margin: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from recpipe.planner.tower import Line, Tower, WholeTower
 from recpipe.schedule.profile import Cut, Profile
 
 _ISSUED = ("PO", "EO", "EG")
+MARGIN = 0.05
+"""About the median error of a step predicted from a profile (docs/performance.md): below it, simpler is better."""
 
 
 def profiled(problem: Problem, profile: Profile, layouts: Sequence[TableLayout]) -> Problem:
@@ -44,7 +46,13 @@ def profiled(problem: Problem, profile: Profile, layouts: Sequence[TableLayout])
         int(stages): {name: _seconds(line) for name, line in mesh.lines.items() if name.startswith(_ISSUED)}
         for stages, mesh in profile.meshes.items()
     }
-    return replace(problem, topology=replace(linked, nodes=nodes), tower=_tower(problem.tower, profile), issue=issue)
+    return replace(
+        problem,
+        topology=replace(linked, nodes=nodes),
+        tower=_tower(problem.tower, profile),
+        issue=issue,
+        scope=replace(problem.scope, margin=MARGIN),
+    )
 
 
 def _check(problem: Problem, profile: Profile) -> None:

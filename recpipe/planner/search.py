@@ -97,10 +97,19 @@ class _Search:
         self._polish()
         proven = self._exhaust(names)
         ordered = self._best_first(self.rated)
-        best = ordered[0]
-        bound = best.step if proven else min([best.step, *self.bounds])
+        fastest = ordered[0]
+        bound = fastest.step if proven else min([fastest.step, *self.bounds])
+        best = self._simplest(ordered)
+        ordered = [best, *(one for one in ordered if one is not best)]
         seconds = time.monotonic() - self.began
-        return Found(best, ordered, self.named, bound, proven, len(names), self.timed_out, seconds)
+        return Found(best, ordered, self.named, bound, proven and best is fastest, len(names), self.timed_out, seconds)
+
+    def _simplest(self, ordered: list[Rated]) -> Rated:
+        """The simplest of those that predictions cannot tell from the fastest."""
+        fastest = ordered[0]
+        limit = fastest.step * (1 + self.problem.scope.margin)
+        close = [one for one in ordered if one.score[0] == fastest.score[0] and one.step <= limit]
+        return min(close, key=lambda one: (one.choice.stages, one.choice.microbatches, one.step))
 
     @staticmethod
     def _best_first(rated: list[Rated]) -> list[Rated]:

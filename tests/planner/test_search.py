@@ -166,3 +166,21 @@ def test_alike_ranks_are_told_apart_where_it_matters() -> None:
     top = dataclasses.replace(one.topology, nodes=nodes)
     pinned = dataclasses.replace(one, allowed=rules, scope=scope, topology=top)
     assert search(pinned, progress=quiet).best.step == pytest.approx(small.best_by_trying(pinned), rel=1e-9)
+
+
+def test_simpler_where_predictions_do_not_tell() -> None:
+    """Within the margin the plan with fewest stages and microbatches, never one beyond it; without one the fastest."""
+    simpler = 0
+    for seed in range(40, 60):
+        one = small.problem(seed)
+        fastest = search(one, progress=quiet)
+        wide = dataclasses.replace(one, scope=dataclasses.replace(one.scope, margin=0.3))
+        chosen = search(wide, progress=quiet)
+        if not fastest.fits:
+            continue
+        size = {id(found): (found.best.choice.stages, found.best.choice.microbatches) for found in (fastest, chosen)}
+        assert chosen.best.step <= 1.3 * fastest.best.step and size[id(chosen)] <= size[id(fastest)]
+        assert chosen.rated[0] is chosen.best and len(chosen.rated) == len(fastest.rated)
+        assert chosen.bound <= fastest.best.step and chosen.proven == (chosen.best.step <= fastest.best.step)
+        simpler += size[id(chosen)] < size[id(fastest)]
+    assert simpler

@@ -174,6 +174,8 @@ def _why(one: Rated, best: Rated) -> str:
     assert one.assignment is not None and best.assignment is not None
     if one.assignment.shortfall > best.assignment.shortfall:
         return f"{one.assignment.shortfall / 1e9:.3g} GB too much for one rank"
+    if one.step < best.step and one.assignment.shortfall == best.assignment.shortfall:
+        return f"{1 - one.step / best.step:.1%} faster, which predictions do not tell apart; the plan is simpler"
     assert one.design is not None and best.design is not None
     mine = _bounds(one.design.model().chain(one.assignment.times))["parts"]
     others = _bounds(best.design.model().chain(best.assignment.times))["parts"]
