@@ -47,7 +47,7 @@ class _Interaction(torch.autograd.Function):
     def forward(ctx, rows_BFD, dense_BD, pairs_P, mirror_Q):  # type: ignore[no-untyped-def]
         first = 0 if dense_BD is None else dense_BD.shape[1]
         stop = first + len(pairs_P)
-        out_BK = rows_BFD.new_empty(len(rows_BFD), padded_width(stop))
+        out_BK = rows_BFD.new_empty(rows_BFD.shape[0], padded_width(stop))
         if dense_BD is not None:
             out_BK[:, :first] = dense_BD
         out_BK[:, stop:] = 0
@@ -76,8 +76,10 @@ class _Interaction(torch.autograd.Function):
 
 
 def _chunks(rows_BFD: torch.Tensor) -> Iterator[slice]:
-    size = _CHUNK_ROWS if rows_BFD.device.type == "cpu" else max(len(rows_BFD), 1)
-    return (slice(start, start + size) for start in range(0, len(rows_BFD), size))
+    """All rows at once on a device without a cache to fit in, and for a graph of any number of rows."""
+    if rows_BFD.device.type != "cpu" or torch.compiler.is_compiling():
+        return iter((slice(None),))
+    return (slice(start, start + _CHUNK_ROWS) for start in range(0, len(rows_BFD), _CHUNK_ROWS))
 
 
 def _stacked(rows_BFD: torch.Tensor, dense_BD: torch.Tensor | None, chunk: slice) -> torch.Tensor:
