@@ -10,13 +10,13 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
-PRECISIONS = {
-    "fp32": [],
-    "bf16": ["compute_dtype=bfloat16", "exchange.wire_dtype=bfloat16", "exchange.dense_wire_dtype=bfloat16"],
-}
+from recpipe.bench.settings import BF16
+
+PRECISIONS: dict[str, Sequence[str]] = {"fp32": (), "bf16": BF16}
 
 
 def main() -> None:

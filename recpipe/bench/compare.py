@@ -126,12 +126,18 @@ def _on_network(
             logger.info("ready: %s", contestant.label)
         for link in links:
             network.set_rate(link)
-            rows = [Measured(ranks.contestant, workload, link) for ranks in started]
-            for block in range(config.blocks + 1):
-                for ranks, row in zip(started, rows, strict=True):
-                    # The first round only fills pipelines and caches.
-                    run_block(config, ranks, network, row if block else Measured(ranks.contestant, workload, link))
-            yield Section(workload, link, rows, limit)
+            yield Section(workload, link, run_in_turn(config, started, network, workload, link), limit)
+
+
+def run_in_turn(
+    config: BenchConfig, started: Sequence[Ranks], network: Network, workload: Workload, link: str
+) -> list[Measured]:
+    """Blocks of all contestants, in turn; a first round, which only fills pipelines and caches, does not count."""
+    rows = [Measured(ranks.contestant, workload, link) for ranks in started]
+    for block in range(config.blocks + 1):
+        for ranks, row in zip(started, rows, strict=True):
+            run_block(config, ranks, network, row if block else Measured(ranks.contestant, workload, link))
+    return rows
 
 
 def run_block(config: BenchConfig, ranks: Ranks, network: Network, row: Measured) -> None:

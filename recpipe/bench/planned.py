@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import psutil
 
-from recpipe.bench.compare import Measured, run_block
+from recpipe.bench.compare import Measured, run_in_turn
 from recpipe.bench.links import NONE, Network
 from recpipe.bench.predict import on_link, profile_of, profiled_contestant
 from recpipe.bench.ranks import Ranks, on_links
 from recpipe.bench.recpipe_side import train_config
 from recpipe.bench.settings import TORCHREC, BenchConfig, Contestant, Workload, parse_contestant
 from recpipe.data import open_dataset
-from recpipe.embedding.placement import place_tables
+from recpipe.embedding.placement import place_tables, placement_options
 from recpipe.model import Model, build_model
 from recpipe.planner.build import ranks_of, rate, to_plan
 from recpipe.planner.designs import Choice, make_design, placement_of
 from recpipe.planner.found import Rated
-from recpipe.planner.inputs import placement_options, problem_of
+from recpipe.planner.inputs import problem_of
 from recpipe.planner.loads import add_all
 from recpipe.planner.measure import topology_here
 from recpipe.planner.memory import cluster_of
@@ -151,14 +151,9 @@ def _flow(value: Any) -> str:
 def _measure(
     config: BenchConfig, contestants: Sequence[Contestant], workload: Workload, network: Network, link: str
 ) -> list[Measured]:
-    """All ways in turn, block after block; the first round is thrown away."""
     with ExitStack() as stack:
         started = [stack.enter_context(Ranks(one, workload, network)) for one in contestants]
-        rows = [Measured(one, workload, link) for one in contestants]
-        for block in range(config.blocks + 1):
-            for ranks, row in zip(started, rows, strict=True):
-                run_block(config, ranks, network, row if block else Measured(row.contestant, workload, link))
-        return rows
+        return run_in_turn(config, started, network, workload, link)
 
 
 def _row(problem: Problem, rated: Rated, row: Measured, plan: Measured) -> Planned:

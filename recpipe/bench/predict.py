@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from recpipe.bench.compare import Measured, run_block
+from recpipe.bench.compare import run_in_turn
 from recpipe.bench.links import NONE, Network, open_network
 from recpipe.bench.ranks import Ranks, on_links
 from recpipe.bench.recpipe_side import train_config
@@ -91,12 +91,8 @@ def _program(contestant: Contestant, workload: Workload) -> Program:
 
 
 def _measure(config: BenchConfig, network: Network, workload: Workload, contestant: Contestant, link: str) -> float:
-    row = Measured(contestant, workload, link)
     with Ranks(contestant, workload, network) as ranks:
-        run_block(config, ranks, network, Measured(contestant, workload, link))
-        for _ in range(config.blocks):
-            run_block(config, ranks, network, row)
-    return 1000 * row.middle
+        return 1000 * run_in_turn(config, [ranks], network, workload, link)[0].middle
 
 
 def summary(rows: list[Prediction]) -> str:

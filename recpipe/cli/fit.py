@@ -20,7 +20,7 @@ from recpipe.errors import ConfigError, ScheduleError, nearest
 from recpipe.model.check import require_embedding_dim
 from recpipe.runtime.program import build_program
 from recpipe.schedule.settings import CostSettings, ScheduleSettings
-from recpipe.train.check import check_settings, check_tables, require_free
+from recpipe.train.check import check_choices, check_settings, check_tables, require_free
 from recpipe.train.config import CHOICES as TRAIN_CHOICES
 from recpipe.train.config import check_trace
 from recpipe.train.config_text import as_record
@@ -140,10 +140,7 @@ def check_fit(cfg: DictConfig, given: Iterable[str], command: str) -> None:
     Raises:
         ConfigError: a name is unknown, a size does not fit, or a given setting has no effect.
     """
-    for key, known in CHOICES.items():
-        value = OmegaConf.select(cfg, key)
-        if value is not None and value not in known:
-            raise ConfigError(f"{key}={value}: unknown; {nearest(str(value), known)}")
+    check_choices(cfg, CHOICES)
     for table, kind in (OmegaConf.select(cfg, "tables.per_table") or {}).items():
         if kind not in SHARDING_TYPES:
             raise ConfigError(f"tables.per_table.{table}={kind}: no such type; {nearest(str(kind), SHARDING_TYPES)}")

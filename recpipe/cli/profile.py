@@ -11,7 +11,7 @@ from typing import Any
 from recpipe.train.config import TrainConfig
 
 CONFIG = "train"
-HELP = "Measure compute, tables and links of a model on this machine, for the simulator."
+HELP = "Measure compute, tables and links of a model on this machine, for the simulator and the planner."
 
 
 @dataclass

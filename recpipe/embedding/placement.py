@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from recpipe.embedding.layout import SHARDING_TYPES, TableLayout, make_layout
 from recpipe.errors import PlanError, nearest
@@ -31,6 +32,20 @@ class PlacementOptions:
     per_table: Mapping[str, str] = field(default_factory=dict)
     exchange_per_table: Mapping[str, str] = field(default_factory=dict)
     pins: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+def placement_options(cfg: Any) -> PlacementOptions:
+    """What a run's configuration (`tables`, `exchange.kind`) says of where its tables lie."""
+    chosen = cfg.tables
+    return PlacementOptions(
+        sharding=chosen.sharding,
+        exchange=cfg.exchange.kind,
+        replicate_below=chosen.replicate_below,
+        local_size=chosen.local_size,
+        per_table=dict(chosen.per_table),
+        exchange_per_table=dict(chosen.exchange_per_table),
+        pins={name: list(ranks) for name, ranks in chosen.pins.items()},
+    )
 
 
 def place_tables(specs: Sequence[TableSpec], world: int, options: PlacementOptions) -> tuple[TableLayout, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from recpipe.data import open_dataset, prepare_dataset
-from recpipe.embedding.placement import PlacementOptions, place_tables
+from recpipe.embedding.placement import place_tables, placement_options
 from recpipe.errors import ConfigError
 from recpipe.model import Model, build_model
 from recpipe.planner.problem import Problem
@@ -80,20 +80,6 @@ def problem_of(cfg: Any, topology: Topology, planner: Any, workload: Any) -> Pro
         return problem
     layouts = place_tables(model.tables, topology.world, placement_options(cfg))
     return profiled(problem, load_profile(Path(cfg.cost.file)), layouts)
-
-
-def placement_options(cfg: Any) -> PlacementOptions:
-    """What a run's configuration says of where its tables lie."""
-    chosen = cfg.tables
-    return PlacementOptions(
-        sharding=chosen.sharding,
-        exchange=cfg.exchange.kind,
-        replicate_below=chosen.replicate_below,
-        local_size=chosen.local_size,
-        per_table=dict(chosen.per_table),
-        exchange_per_table=dict(chosen.exchange_per_table),
-        pins={name: list(ranks) for name, ranks in chosen.pins.items()},
-    )
 
 
 def _limited(topology: Topology, memory_gb: float | None) -> Topology:

@@ -1,8 +1,8 @@
 """Backward of a stage, whole or in halves: first the gradient of its input, later those of its weights.
 
 The halves come from `torch.distributed.pipelining`, whose module is private: this file is the only place that knows it,
-and `tests/model/test_split_backward.py` holds it to what is expected here. It is imported where it is used: that takes longer
-than all else before a first step, and few schedules have halves.
+and `tests/model/test_split_backward.py` holds it to what is expected here. It is imported where it is used: that takes half
+a second, and few schedules have halves.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from recpipe.data.names import feature_names
-from recpipe.embedding.placement import PlacementOptions, place_tables
+from recpipe.embedding.placement import place_tables, placement_options
 from recpipe.errors import ConfigError, PlanError, nearest
 from recpipe.specs import TableSpec
 from recpipe.train.config import CHOICES
@@ -20,12 +21,17 @@ _MAY_STAY = ("failures",)
 _WIDE = 1 << 20
 
 
-def check_settings(cfg: Any) -> None:
-    """Values that cannot be meant, or do not fit each other. Raises ConfigError."""
-    for key, known in CHOICES.items():
-        value = attrgetter(key)(cfg)
+def check_choices(cfg: Any, choices: Mapping[str, Sequence[str]]) -> None:
+    """Settings that are one of a few names; those that `cfg` does not have are not checked. Raises ConfigError."""
+    for key, known in choices.items():
+        value = OmegaConf.select(cfg, key)
         if value is not None and value not in known:
             raise ConfigError(f"{key}={value}: unknown; {nearest(str(value), known)}")
+
+
+def check_settings(cfg: Any) -> None:
+    """Values that cannot be meant, or do not fit each other. Raises ConfigError."""
+    check_choices(cfg, CHOICES)
     for key in ("compute_dtype", "exchange.wire_dtype", "exchange.dense_wire_dtype"):
         value = attrgetter(key)(cfg)
         if value is not None and cfg.dtype != "float32":
@@ -51,10 +57,8 @@ def check_tables(cfg: Any, world: int) -> None:
     if names is None or cfg.plan:
         return
     dim = cfg.model.embedding_dim if cfg.model.name == "dlrm" else _WIDE
-    asked: Any = OmegaConf.to_container(OmegaConf.create(cfg.tables))
-    options = PlacementOptions(exchange=cfg.exchange.kind, **asked)
     try:
-        place_tables([TableSpec(f"t_{name}", name, 1, dim) for name in names], world, options)
+        place_tables([TableSpec(f"t_{name}", name, 1, dim) for name in names], world, placement_options(cfg))
     except PlanError as error:
         raise ConfigError(str(error)) from None
 

@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,8 @@ def check_folder(folder: Path) -> None:
     """Raises CheckpointError where `folder` is no finished checkpoint; names one near by."""
     if (folder / MANIFEST).is_file():
         return
-    near = next(_whole_ones(folder / "checkpoints"), None) or next(_whole_ones(folder.parent), None)
+    beside = (checkpoints_in(place) for place in (folder / "checkpoints", folder.parent))
+    near = next((found for listed in beside for found in whole_ones(listed)), None)
     hint = f"; did you mean {near}?" if near else ""
     if not folder.is_dir():
         raise CheckpointError(
@@ -126,10 +127,9 @@ def newest_whole(run: Path) -> Path:
     return run
 
 
-def _whole_ones(folder: Path) -> Iterator[Path]:
-    """Checkpoints that lie in a directory, newest first."""
-    with_manifest = (path for path in reversed(checkpoints_in(folder)) if (path / MANIFEST).is_file())
-    return (path for path in with_manifest if not any(find_damage(path)))
+def whole_ones(listed: Sequence[Path]) -> Iterator[Path]:
+    """Those of `checkpoints_in` whose files are as they were written, newest first."""
+    return (path for path in reversed(listed) if not any(find_damage(path)))
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

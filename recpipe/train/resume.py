@@ -22,7 +22,14 @@ from recpipe.embedding.state import Entry
 from recpipe.errors import CheckpointError, ConfigError
 from recpipe.train import checkpoint
 from recpipe.train.checkpoint_file import DTYPES
-from recpipe.train.checkpoint_manifest import MANIFEST, check_folder, checkpoints_in, find_damage, finish_publishing
+from recpipe.train.checkpoint_manifest import (
+    MANIFEST,
+    check_folder,
+    checkpoints_in,
+    find_damage,
+    finish_publishing,
+    whole_ones,
+)
 from recpipe.train.checkpoint_storage import read_index
 from recpipe.train.config_text import from_yaml
 from recpipe.train.progress import Progress
@@ -190,7 +197,7 @@ def older_whole(folder: Path) -> str:
     """The newest whole checkpoint beside `folder` and before it; empty if there is none."""
     listed = checkpoints_in(folder.parent)
     before = listed[: listed.index(folder)] if folder in listed else listed
-    return next((str(path) for path in reversed(before) if not any(find_damage(path))), "")
+    return str(next(whole_ones(before), ""))
 
 
 def changed_settings(source: Source, cfg: Any) -> list[str]:

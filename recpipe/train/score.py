@@ -23,7 +23,7 @@ from recpipe.train import checkpoint
 from recpipe.train.config_text import from_yaml
 from recpipe.train.evaluate import score_split
 from recpipe.train.metrics import evaluate
-from recpipe.train.ranks import on_ranks, watch
+from recpipe.train.ranks import watch
 from recpipe.train.report import one_line
 from recpipe.train.setup import build_scorer
 from recpipe.train.state import check_schema, weights
@@ -31,12 +31,8 @@ from recpipe.train.state import check_schema, weights
 logger = logging.getLogger(__name__)
 
 
-def run_score(cfg: Any) -> int:
+def run_score(cfg: Any, groups: Groups) -> int:
     """Scores every line of `cfg.input` with a checkpoint. Collective; gives the exit code."""
-    return on_ranks(_run_score, cfg)
-
-
-def _run_score(cfg: Any, groups: Groups) -> int:
     folder, output = checkpoint.choose(Path(cfg.checkpoint), groups), Path(cfg.output)
     trained = from_yaml(checkpoint.read_text(folder, "config.yaml"))
     trained.tables, trained.exchange.kind = cfg.tables, "window"

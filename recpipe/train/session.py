@@ -27,7 +27,7 @@ from recpipe.train.loop import TrainingLoop
 from recpipe.train.metrics import evaluate
 from recpipe.train.planned import PLANNED, apply_plan_setting
 from recpipe.train.profile import measure_profile
-from recpipe.train.ranks import on_ranks, watch
+from recpipe.train.ranks import watch
 from recpipe.train.report import Reporter, one_line
 from recpipe.train.resume import Source, as_trained, changed_settings, check_data, find_source, place_run
 from recpipe.train.run_dir import hold, make_run_dir
@@ -41,27 +41,8 @@ from recpipe.train.verify import DEFAULT_TOLERANCE, compare_with_reference
 logger = logging.getLogger(__name__)
 
 
-def run_train(cfg: Any) -> int:
+def run_train(cfg: Any, groups: Groups) -> int:
     """Trains, evaluates, writes the run directory. Collective over all workers; gives the exit code."""
-    return on_ranks(_run_train, cfg)
-
-
-def run_eval(cfg: Any) -> int:
-    """Scores a checkpoint at this world size, whatever the one it was saved at."""
-    return on_ranks(_run_eval, cfg)
-
-
-def run_profile(cfg: Any) -> int:
-    """Measures the configured model on the ranks there are; rank 0 writes the file."""
-    return on_ranks(_run_profile, cfg)
-
-
-def run_verify(cfg: Any) -> int:
-    """This configuration beside the single-process reference; exit code 1 beyond the tolerance."""
-    return on_ranks(_run_verify, cfg)
-
-
-def _run_train(cfg: Any, groups: Groups) -> int:
     started = time.perf_counter()
     died = restarted_run()
     if died is not None:
@@ -132,7 +113,8 @@ def _say_goodbye(loop: TrainingLoop) -> None:
         )
 
 
-def _run_eval(cfg: Any, groups: Groups) -> int:
+def run_eval(cfg: Any, groups: Groups) -> int:
+    """Scores a checkpoint at this world size, whatever the one it was saved at."""
     folder = checkpoint.choose(Path(cfg.checkpoint), groups)
     trained = from_yaml(checkpoint.read_text(folder, "config.yaml"))
     if cfg.data_path:
@@ -159,7 +141,8 @@ def _run_eval(cfg: Any, groups: Groups) -> int:
     return 0
 
 
-def _run_profile(cfg: Any, groups: Groups) -> int:
+def run_profile(cfg: Any, groups: Groups) -> int:
+    """Measures the configured model on the ranks there are; rank 0 writes the file."""
     profile = measure_profile(cfg, groups)
     if groups.rank == 0:
         profile.save(Path(cfg.output))
@@ -168,7 +151,8 @@ def _run_profile(cfg: Any, groups: Groups) -> int:
     return 0
 
 
-def _run_verify(cfg: Any, groups: Groups) -> int:
+def run_verify(cfg: Any, groups: Groups) -> int:
+    """This configuration beside the single-process reference; exit code 1 beyond the tolerance."""
     apply_plan_setting(cfg, groups)
     job = build_job(cfg, groups)
     tolerance = DEFAULT_TOLERANCE[cfg.dtype] if cfg.tolerance is None else cfg.tolerance

@@ -17,12 +17,11 @@ from recpipe.comm import Channels, GradientReducer, Groups, Lane, ShortLane, Tra
 from recpipe.data import Dataset, open_dataset, prepare_dataset
 from recpipe.embedding.lanes import Lanes
 from recpipe.embedding.optimizers import RowOptimizer
-from recpipe.embedding.placement import place_tables
+from recpipe.embedding.placement import place_tables, placement_options
 from recpipe.embedding.tables import ShardedTables
 from recpipe.errors import ConfigError
 from recpipe.model import Model, build_model
 from recpipe.model.partition import Partition, partition_by_cost, partition_by_name
-from recpipe.planner.inputs import placement_options
 from recpipe.runtime.executor import Executor
 from recpipe.runtime.order import StepOrder, step_order
 from recpipe.runtime.place import Place

@@ -27,8 +27,8 @@ from recpipe.train.checkpoint_file import TensorFile
 from recpipe.train.checkpoint_storage import read_index
 from recpipe.train.launch import launch_workers
 from recpipe.train.logs import log_plainly
-from recpipe.train.session import run_train
 from recpipe.train.trainer import DenseUpdates
+from recpipe.train.work import train
 from tests.train.jobs import small_config
 
 # Phase -> what a rank calls in it. The last two are inside a save: while values are written, and before the new name.
@@ -143,7 +143,7 @@ def train_with_faults(cfg: Any, *faults: Fault) -> int:
     rank, counted = int(os.environ["RANK"]), [(fault.mark, count_calls()) for fault in faults if fault.phase == "count"]
     for fault in faults:
         plant(fault, rank)
-    code = run_train(cfg)
+    code = train(cfg)
     names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     left = [name for name in names if "gloo" in name] + [one.name for one in threading.enumerate()][1:]
     assert not left, f"threads that are still there when Python ends may take it down: {left}"

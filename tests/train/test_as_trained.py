@@ -9,13 +9,13 @@ import pytest
 
 from recpipe.comm import Groups
 from recpipe.train.config_text import from_yaml
-from recpipe.train.session import _run_train
+from recpipe.train.session import run_train
 from tests.ranks import run_ranks
 from tests.train.jobs import small_config
 
 
 def train(rank: int, world: int, cfg: Any) -> int:
-    return _run_train(cfg, Groups.create())
+    return run_train(cfg, Groups.create())
 
 
 def test_the_batch_of_a_replica_follows_the_mesh_and_the_global_batch_stays(tmp_path):
