@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-from recpipe.comm.traffic import Traffic, Wait
+from recpipe.comm.traffic import Traffic, Wait, Work
+
+PIECE_BYTES = 1 << 19
+"""A large message goes in pieces of this size. gloo sends a message of more than about 1.5 MB and the one that comes against
+it often one after the other: twice the time on the wire (docs/log.md, 2026-11-30)."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,14 @@ class Lane:
         send_sizes: Sequence[int],
         receive_sizes: Sequence[int],
         out: torch.Tensor | None = None,
+        largest: int = 0,
     ) -> Pending:
-        """Sends `send`, cut by `send_sizes`, one piece a rank; receives pieces of `receive_sizes` into `out`.
+        """Sends `send`, cut by `send_sizes`, one run a rank; receives runs of `receive_sizes` into `out`.
 
         Args:
             send: 1-D contiguous; ``send.numel() == sum(send_sizes)``.
             out: 1-D contiguous buffer of ``sum(receive_sizes)`` elements, made here if None.
+            largest: elements that no run of any rank exceeds, the same number on every rank; 0: they are few.
         """
         if self._group is None:
             received = send if out is None else out.copy_(send)
@@ -56,9 +62,13 @@ class Lane:
         if out is None:
             out = send.new_empty(sum(receive_sizes))
         sent = (send.numel() - send_sizes[self.rank]) * send.element_size()
-        work = dist.all_to_all_single(
-            out, send, list(receive_sizes), list(send_sizes), group=self._group, async_op=True
-        )
+        work: Work
+        if largest * send.element_size() > PIECE_BYTES and dist.get_backend(self._group) == "gloo":
+            work = _in_pieces(self._group, self.rank, send.split(list(send_sizes)), out.split(list(receive_sizes)))
+        else:
+            work = dist.all_to_all_single(
+                out, send, list(receive_sizes), list(send_sizes), group=self._group, async_op=True
+            )
         return Pending(out, self._traffic.track(self._purpose, work, sent), send)
 
     def all_reduce(self, tensor: torch.Tensor) -> Pending:
@@ -73,3 +83,36 @@ class Lane:
     def count(self, purpose: str, num_bytes: int) -> None:
         """Adds bytes that another library sent for us."""
         self._traffic.add(purpose, num_bytes)
+
+
+@dataclass(frozen=True)
+class _Works:
+    """Several messages, waited for in turn."""
+
+    works: Sequence[Work]
+
+    def wait(self) -> None:
+        for work in self.works:
+            work.wait()
+
+
+def _in_pieces(
+    group: dist.ProcessGroup, rank: int, sends: Sequence[torch.Tensor], receives: Sequence[torch.Tensor]
+) -> _Works:
+    """An all-to-all of point-to-point messages; both ends of each know its size, and so its pieces."""
+    receives[rank].copy_(sends[rank])
+    # All receives first: a piece then finds its place whenever it comes.
+    works = [dist.irecv(piece, peer, group=group) for peer, piece in _pieces(group, rank, receives)]
+    works += [dist.isend(piece, peer, group=group) for peer, piece in _pieces(group, rank, sends)]
+    return _Works([work for work in works if work is not None])
+
+
+def _pieces(group: dist.ProcessGroup, rank: int, runs: Sequence[torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
+    """(global rank, piece): the first piece of each peer, the next rank's before all others; then the second ones."""
+    size = PIECE_BYTES // runs[0].element_size()
+    peers = [(rank + k) % len(runs) for k in range(1, len(runs))]
+    for k in range(max((-(-runs[peer].numel() // size) for peer in peers), default=0)):
+        for peer in peers:
+            piece = runs[peer][k * size : (k + 1) * size]
+            if piece.numel():
+                yield dist.get_global_rank(group, peer), piece

@@ -35,14 +35,20 @@ class TouchedRows:
         self, rows_Q: torch.Tensor, class_Q: torch.Tensor, before_Q: torch.Tensor, before_class_Q: torch.Tensor
     ) -> torch.Tensor:
         """Bool of Q: rows (of their class) that are not among the rows of the step before, and not replicated."""
+        if len(self._flags) == 1 and not self._replicated[0]:
+            return self._of_class(0, rows_Q, before_Q)
         out_Q = torch.zeros(rows_Q.numel(), dtype=torch.bool)
-        for k, flags in enumerate(self._flags):
-            if self._replicated[k]:
-                continue
-            touched, mine = before_Q[before_class_Q == k].long(), class_Q == k
-            flags[touched] = True
-            out_Q[mine] = ~flags[rows_Q[mine].long()]
-            flags[touched] = False
+        for k, replicated in enumerate(self._replicated):
+            if not replicated:
+                mine = class_Q == k
+                out_Q[mine] = self._of_class(k, rows_Q[mine], before_Q[before_class_Q == k])
+        return out_Q
+
+    def _of_class(self, piece_class: int, rows_Q: torch.Tensor, before_Q: torch.Tensor) -> torch.Tensor:
+        flags, touched = self._flags[piece_class], before_Q.long()
+        flags[touched] = True
+        out_Q = ~flags[rows_Q.long()]
+        flags[touched] = False
         return out_Q
 
 
@@ -62,7 +68,10 @@ class Ends:
         place = (number - EARLY) * num_peers * num_classes + peer_class
         counts = torch.bincount(place, minlength=(num_micro + 1) * num_peers * num_classes)
         self._counts = counts.view(num_micro + 1, -1)
-        self._runs = torch.argsort(place, stable=True).split(self._counts.sum(1).tolist())
+        # Pieces of one microbatch already lie in the order of their message, those of several not.
+        self._runs = [(number == k).nonzero().flatten() for k in range(EARLY, num_micro)]
+        if num_classes > 1:
+            self._runs[0] = self._runs[0][torch.argsort(peer_class[self._runs[0]], stable=True)]
 
     def message(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Pieces of message `number` in its order, (peer, class)-major, and how many there are of each (peer, class)."""
@@ -78,6 +87,7 @@ class EarlyRows:
         requests: what this rank asks for, as consumer.
         theirs_WMKM, numbers_Q: what is asked of it, as owner, and which rows.
         rows_UD: where received rows go.
+        largest: elements that no message from one rank to another exceeds.
     """
 
     def __init__(
@@ -88,10 +98,12 @@ class EarlyRows:
         theirs_WMKM: torch.Tensor,
         numbers_Q: torch.Tensor,
         rows_UD: torch.Tensor,
+        largest: int,
     ) -> None:
         self._store, self._lanes, self._requests = store, lanes, requests
         self._map: RowMap = store.rowmap
         self._theirs_WMKM, self._numbers_Q, self.rows_UD = theirs_WMKM, numbers_Q, rows_UD
+        self._largest = largest
         self._pending: dict[int, PendingMessage] = {}
         self._outgoing: dict[int, torch.Tensor] = {}
 
@@ -112,7 +124,7 @@ class EarlyRows:
     def send(self, number: int) -> None:
         """Starts a message whose rows were gathered."""
         sends, receives = (self._sizes(end.message(number)[1]) for end in (self._owner, self._consumer))
-        self._pending[number] = self._lanes.rows.all_to_all(self._outgoing.pop(number), sends, receives)
+        self._pending[number] = self._lanes.rows.all_to_all(self._outgoing.pop(number), sends, receives, largest=self._largest)
 
     def land(self, number: int) -> None:
         """Waits for a message and puts its rows in their places."""

@@ -27,6 +27,7 @@ class LaneLike(Protocol):
         send_sizes: Sequence[int],
         receive_sizes: Sequence[int],
         out: torch.Tensor | None = None,
+        largest: int = 0,
     ) -> PendingMessage: ...
 
     def all_reduce(self, tensor: torch.Tensor) -> PendingMessage: ...

@@ -93,7 +93,9 @@ class Window:
 
     def _announce(self, header: Sequence[int]) -> None:
         counts_WX = self._requests.counts_WMKM.flatten(1)
-        head_WX = torch.tensor(list(header), dtype=torch.int64).expand(self._map.world, -1)
+        self._asked = self._requests.counts_WMKM.sum((1, 2, 3)).tolist()
+        largest = max(self._asked) * max(piece.width for piece in self._map.classes)
+        head_WX = torch.tensor([*header, largest], dtype=torch.int64).expand(self._map.world, -1)
         message = torch.cat([head_WX, counts_WX], dim=1)
         sizes = [message.shape[1]] * self._map.world
         self._announcement = self._lanes.ids.all_to_all(message.flatten(), sizes, sizes)
@@ -101,12 +103,13 @@ class Window:
     def request(self) -> None:
         """Waits for the announcements (then `headers` is W x header) and starts to send row numbers to owners."""
         received = self._announcement.wait().view(self._map.world, -1)
-        self.headers = received[:, : self._header_size]
-        self._theirs_WMKM = received[:, self._header_size :].reshape(self._requests.counts_WMKM.shape)
-        sizes = self._requests.counts_WMKM.sum((1, 2, 3)).tolist()
+        size = self._header_size
+        self.headers, theirs_WX = received[:, :size], received[:, size + 1 :]
+        self._largest = max(received[:, size].tolist())
+        self._theirs_WMKM = theirs_WX.reshape(self._requests.counts_WMKM.shape)
         theirs = self._theirs_WMKM.sum((1, 2, 3)).tolist()
         numbers = self._requests.local_P.to(self._exchange.row_number_dtype)
-        self._numbers = self._lanes.ids.all_to_all(numbers, sizes, theirs)
+        self._numbers = self._lanes.ids.all_to_all(numbers, self._asked, theirs)
 
     @cached_property
     def rows_UD(self) -> torch.Tensor:
@@ -127,7 +130,7 @@ class Window:
     def tell_early(self, previous: Window) -> None:
         """Waits for the row numbers of both steps; starts to tell consumers which rows `previous` does not touch."""
         self._early = EarlyRows(
-            self._store, self._lanes, self._requests, self._theirs_WMKM, self._owner_rows_Q, self.rows_UD
+            self._store, self._lanes, self._requests, self._theirs_WMKM, self._owner_rows_Q, self.rows_UD, self._largest
         )
         before = (previous._owner_rows_Q, previous._owner_class_Q)
         self._early.tell(self._exchange.touched.untouched(self._owner_rows_Q, self._owner_class_Q, *before))
@@ -170,7 +173,7 @@ class Window:
             start, stop = self._arrival_range(microbatch)
             out = self.rows_UD[start:stop].view(-1)
         message = self._outgoing[microbatch]
-        self._row_messages[microbatch] = self._lanes.rows.all_to_all(message, sends, receives, out)
+        self._row_messages[microbatch] = self._lanes.rows.all_to_all(message, sends, receives, out, self._largest)
         self._waiting.append(microbatch)
 
     def rows(self, microbatch: int) -> torch.Tensor:
@@ -204,7 +207,8 @@ class Window:
         sends = (self._requests.counts_WMKM[:, :, :, last].sum(1) @ self._map.widths_K).tolist()
         receives = (self._theirs_WMKM[:, :, :, last].sum(1) @ self._map.widths_K).tolist()
         message = self._gradient_message(last).to(self._exchange.wire_dtype)
-        self._gradient_messages.append((last, self._lanes.gradients.all_to_all(message, sends, receives)))
+        pending = self._lanes.gradients.all_to_all(message, sends, receives, largest=self._largest)
+        self._gradient_messages.append((last, pending))
 
     def _gradient_message(self, last: int) -> torch.Tensor:
         """Gradients of pieces last used at `last`, (owner, class, first)-major."""

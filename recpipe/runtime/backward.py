@@ -7,23 +7,35 @@ a second, and few schedules have halves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 Halves = list[dict[str, Any]]
+Ready = Callable[[torch.Tensor], None]
 
 
-def backward(output: torch.Tensor, grad: torch.Tensor | None, leaf: torch.Tensor) -> torch.Tensor:
-    """Adds to the gradients of all weights behind `output`; gives the gradient of `leaf`.
+def backward(output: torch.Tensor, grad: torch.Tensor | None, leaf: torch.Tensor, ready: Ready) -> None:
+    """Adds to the gradients of all weights behind `output`.
 
     Args:
         output: a scalar loss, or the tensor that `grad` is the gradient of.
+        ready: called once with the gradient of `leaf`: as soon as it is there, while layers that do not lie behind `leaf` may
+            still be to come (a bottom tower).
     """
+    found: list[torch.Tensor] = []
+
+    def is_there(leaf: torch.Tensor) -> None:
+        found.append(_take(leaf))
+        ready(found[0])
+
+    handle = leaf.register_post_accumulate_grad_hook(is_there)
     torch.autograd.backward([output], None if grad is None else [grad])
-    return _take(leaf)
+    handle.remove()
+    if not found:
+        ready(_take(leaf))
 
 
 def backward_input(

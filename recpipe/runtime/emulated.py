@@ -6,7 +6,7 @@ Eight such ranks run on two cores, so that what is measured is the schedule, the
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from recpipe.batch import Batch
 from recpipe.comm import Groups
 from recpipe.model import StepContext
 from recpipe.model.block import Named
+from recpipe.runtime.backward import Ready
 from recpipe.runtime.stage import Activation
 
 
@@ -48,8 +49,15 @@ class EmulatedStage:
         self._seconds = forward, backward_input, backward_weights
         self._row_numel = row_numel
 
-    def first_input(self, dense_BD: torch.Tensor, rows_BFD: torch.Tensor, labels_B: torch.Tensor) -> tuple[torch.Tensor, Named]:
-        return rows_BFD, {}
+    def forward_first(
+        self,
+        dense_BD: torch.Tensor,
+        rows: Callable[[], torch.Tensor],
+        labels_B: torch.Tensor,
+        context: StepContext,
+        global_rows: int,
+    ) -> Activation:
+        return self.forward(rows(), {}, context, global_rows)
 
     def input(self, message_M: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, Named]:
         return message_M, {}
@@ -60,14 +68,14 @@ class EmulatedStage:
         none = message[:0]
         return Activation(leaf, torch.zeros(1), none if self.is_last else message, none, none)
 
-    def backward(self, kept: Activation, grad_M: torch.Tensor | None) -> torch.Tensor:
+    def backward(self, kept: Activation, grad_M: torch.Tensor | None, ready: Ready) -> None:
         time.sleep(self._seconds[1] + self._seconds[2])
-        return torch.zeros_like(kept.leaf)
+        ready(torch.zeros_like(kept.leaf))
 
-    def backward_input(self, kept: Activation, grad_M: torch.Tensor | None) -> torch.Tensor:
+    def backward_input(self, kept: Activation, grad_M: torch.Tensor | None, ready: Ready) -> None:
         time.sleep(self._seconds[1])
         kept.halves = []
-        return torch.zeros_like(kept.leaf)
+        ready(torch.zeros_like(kept.leaf))
 
     def backward_weights(self, kept: Activation) -> None:
         time.sleep(self._seconds[2])

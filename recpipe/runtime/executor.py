@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -18,6 +19,7 @@ from recpipe.comm.channels import ChannelsLike
 from recpipe.embedding.tables import ShardedTables
 from recpipe.errors import RecpipeError, ScheduleError
 from recpipe.model import StepContext
+from recpipe.runtime.backward import Ready
 from recpipe.runtime.order import StepOrder
 from recpipe.runtime.place import Place
 from recpipe.runtime.recorder import Recorder
@@ -73,6 +75,7 @@ class Executor:
         self._dtype = dtype or tables.dtype
         self._windows = Windows(tables, order)
         self._base = 0
+        self._inside, self._issued = order.inside(), set[Action]()
         self.recorder: Recorder | None = None
         self._handlers: dict[Op, Callable[[RunningStep, Action], None]] = {
             Op.PL: lambda step, _: step.tables.gather_early(),
@@ -101,6 +104,7 @@ class Executor:
             base: steps done before.
         """
         self._base, number = base, 0
+        self._issued.clear()
         self._windows.begin(batches)
         while number == 0 or number in self._windows.steps:
             self._windows.begin_step(number)
@@ -134,11 +138,14 @@ class Executor:
         recorder.ran(action, start, time.perf_counter())
 
     def execute(self, action: Action) -> None:
-        """Runs one action; actions of steps that there are no rows for are left out.
+        """Runs one action, if it has not been; actions of steps that there are no rows for are left out.
 
         Raises:
             ScheduleError: nothing here does what `action` asks for.
         """
+        if action in self._issued:
+            self._issued.remove(action)
+            return
         if action.op is Op.ED:
             self._windows.route(action.step)
             return
@@ -164,7 +171,7 @@ class Executor:
     def _forward(self, step: RunningStep, action: Action) -> None:
         stage, key, span = self._stages[action.stage], _key(action), self._span(step, action)
         with torch.set_grad_enabled(self._updates is not None):
-            kept = self._run_stage(step, stage, key, span)
+            kept = self._run_stage(step, stage, action, span)
         if stage.is_last:
             step.loss += self._checked(step, span, kept.output) if span.num_rows else 0.0
             step.scored.append((span, kept.logits_B, kept.labels_B))
@@ -182,20 +189,23 @@ class Executor:
             self._updates.check_loss(value, f"step {self._base + step.number}, {rows}")
         return value
 
-    def _run_stage(self, step: RunningStep, stage: Stage, key: Key, span: Span) -> Activation:
+    def _run_stage(self, step: RunningStep, stage: Stage, action: Action, span: Span) -> Activation:
         context = StepContext(
             seed=self._seed, step=self._base + step.number, first_row=span.first_row, training=self._updates is not None
         )
-        if stage.is_first:
-            piece = step.pieces[key[2]]
-            leaf, named = stage.first_input(piece.dense_BD, step.tables.pool(step.slots[key[2]]), piece.labels_B)
-        else:
-            message_M = _received(step.messages.pop(key))
-            leaf, named = stage.input(message_M, span.num_rows)
+        if not stage.is_first:
+            leaf, named = stage.input(_received(step.messages.pop(_key(action))), span.num_rows)
+            return stage.forward(leaf, named, context, step.global_rows) if span.num_rows else _nothing(leaf)
+        piece, rows = step.pieces[action.microbatch], partial(self._rows, step, action)
         if not span.num_rows:
-            empty = leaf.detach().flatten()[:0]
-            return Activation(leaf, empty, empty, empty, empty)
-        return stage.forward(leaf, named, context, max(step.global_rows, 1))
+            return _nothing(rows())
+        # Rows are waited for inside: blocks that read none of them (a bottom tower) run while they are on their way.
+        return stage.forward_first(piece.dense_BD, rows, piece.labels_B, context, step.global_rows)
+
+    def _rows(self, step: RunningStep, action: Action) -> torch.Tensor:
+        rows_BFD = step.tables.pool(step.slots[action.microbatch])
+        self._issue_inside(action)
+        return rows_BFD
 
     def _backward(self, step: RunningStep, action: Action) -> None:
         self._differentiate(step, action, step.activations.pop(_key(action)), self._stages[action.stage].backward)
@@ -209,11 +219,14 @@ class Executor:
         step: RunningStep,
         action: Action,
         kept: Activation,
-        backward: Callable[[Activation, torch.Tensor | None], torch.Tensor],
+        backward: Callable[[Activation, torch.Tensor | None, Ready], None],
     ) -> None:
-        """Gradient of a stage's input, passed on; a microbatch without rows has none."""
-        grad_M = self._incoming(step, action)
-        self._pass_on(step, action, backward(kept, grad_M) if kept.output.numel() else torch.zeros_like(kept.leaf))
+        """Gradient of a stage's input, passed on as soon as it is there; a microbatch without rows has none."""
+        grad_M, ready = self._incoming(step, action), partial(self._pass_on, step, action)
+        if kept.output.numel():
+            backward(kept, grad_M, ready)
+        else:
+            ready(torch.zeros_like(kept.leaf))
 
     def _backward_weights(self, step: RunningStep, action: Action) -> None:
         kept = step.activations.pop(_key(action))
@@ -232,10 +245,22 @@ class Executor:
         if action.stage == 0:
             if grad.shape[0]:
                 step.tables.add_gradient(step.slots[action.microbatch], grad)
+            self._issue_inside(action)
         elif self._is_here(action, -1):
             step.gradients[_at(_key(action), -1)] = grad
         else:
             step.returning[_key(action)] = grad
+
+    def _issue_inside(self, action: Action) -> None:
+        """Issues what need not wait for the end of `action`, see `StepOrder.inside`; its own turn then finds it done."""
+        for follower in self._inside.get((action.op, action.replica, action.stage, action.microbatch), ()):
+            early = follower._replace(step=action.step + follower.step)
+            if self.recorder is not None:
+                self.recorder.enter(early)
+            self.execute(early)
+            self._issued.add(early)
+        if self.recorder is not None:
+            self.recorder.enter(action)
 
     def _done(self, action: Action) -> None:
         assert self._updates is not None
@@ -291,6 +316,12 @@ class Executor:
         if step.sound is None:
             step.sound = self._updates.settle(self._base + step.number)
         return step.sound
+
+
+def _nothing(leaf: torch.Tensor) -> Activation:
+    """Of a microbatch without rows."""
+    empty = leaf.detach().flatten()[:0]
+    return Activation(leaf, empty, empty, empty, empty)
 
 
 def _key(action: Action) -> Key:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 
 from recpipe.errors import ScheduleError
 from recpipe.schedule.check import check
-from recpipe.schedule.ir import Action, Op, Program
+from recpipe.schedule.ir import WHOLE_STEP, Action, Op, Program
 
 STEPS = 5
 """Steps of the program that an order is cut from: the second and third look two steps ahead, as every later one does."""
@@ -47,6 +49,18 @@ class StepOrder:
         found = tuple(a.microbatch for a in self.later if a.op is op and a.step == 0)
         return found or tuple(range(self.program.microbatches))
 
+    def inside(self) -> dict[tuple[Op, int, int, int], tuple[Action, ...]]:
+        """Exchanges of a first stage that need not wait for the end of the compute action before them.
+
+        Rows of the next step may be sent as soon as a forward has its own, row gradients as soon as a backward has made them;
+        blocks beside the tables (a bottom tower) are then still to come.
+
+        Returns:
+            By (op, replica, stage, microbatch) of a compute action: what follows it at once in every step, as of its step 0.
+        """
+        first, later = (_followers(part) for part in (self.first, self.later))
+        return {key: actions for key, actions in later.items() if first.get(key) == actions}
+
     def forward_only(self) -> StepOrder:
         """The same order without what training needs: for scoring."""
         keep = (tuple(a for a in part if a.op in _FORWARD_ONLY) for part in (self.first, self.later))
@@ -68,6 +82,24 @@ def step_order(program: Program, local_rank: int) -> StepOrder:
             raise ScheduleError(f"{program.name}: rank {rank} issues another order in each step, which cannot go on")
     first, later = orders[local_rank][:2]
     return StepOrder(program, first, later)
+
+
+_INSIDE = {Op.F: (Op.PL, Op.PO), Op.B: (Op.EG,)}
+
+
+def _followers(order: tuple[Action, ...]) -> dict[tuple[Op, int, int, int], tuple[Action, ...]]:
+    found = {}
+    for k, action in enumerate(order):
+        if action.op in _INSIDE and action.stage == 0:
+            behind = tuple(takewhile(partial(_may_be_inside, action), order[k + 1 :]))
+            found[action.op, action.replica, action.stage, action.microbatch] = tuple(
+                other._replace(step=other.step - action.step) for other in behind
+            )
+    return found
+
+
+def _may_be_inside(action: Action, other: Action) -> bool:
+    return other.op in _INSIDE[action.op] and other.microbatch in (action.microbatch, WHOLE_STEP)
 
 
 def _parts(order: tuple[Action, ...], steps: int) -> list[tuple[Action, ...]]:

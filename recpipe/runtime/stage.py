@@ -6,17 +6,20 @@ that a later block reads, and the labels, which travel along to the loss). Its g
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import nn
 
 from recpipe.model import Model, StepContext, summed_bce
-from recpipe.model.block import Named, run_blocks
+from recpipe.model.block import Block, Named, run_blocks
 from recpipe.model.boundaries import BoundarySpec
-from recpipe.runtime.backward import Halves, backward, backward_input, backward_weights
+from recpipe.runtime.backward import Halves, Ready, backward, backward_input, backward_weights
 
-LABELS = "labels_B"
+LABELS, ROWS = "labels_B", "rows_BFD"
 
 
 class Cut:
@@ -79,16 +82,33 @@ class Stage:
 
     def __init__(self, model: Model, blocks: range, dtype: torch.dtype | None = None) -> None:
         self._dtype = dtype
+        self._input_dtype = dtype or next(model.parameters()).dtype
         self.blocks = [model.blocks[index] for index in blocks]
         self.is_first, self.is_last = blocks.start == 0, blocks.stop == len(model.blocks)
         self.entry, self.exit = (Cut(model.boundaries[cut]) for cut in (blocks.start, blocks.stop))
         self.weights: list[nn.Parameter] = [p for block in self.blocks for p in block.parameters()]
+        readers = [k for k, block in enumerate(self.blocks) if ROWS in cast(Block, block).inputs]
+        self._first_reader = min(readers, default=len(self.blocks))
 
-    def first_input(self, dense_BD: torch.Tensor, rows_BFD: torch.Tensor, labels_B: torch.Tensor) -> tuple[torch.Tensor, Named]:
-        """Leaf and named tensors of stage 0."""
-        rows_BFD = rows_BFD.requires_grad_()
-        dtype = self._dtype or rows_BFD.dtype
-        return rows_BFD, {"dense_BD": dense_BD.to(dtype), "rows_BFD": rows_BFD.to(dtype), LABELS: labels_B.to(dtype)}
+    def forward_first(
+        self,
+        dense_BD: torch.Tensor,
+        rows: Callable[[], torch.Tensor],
+        labels_B: torch.Tensor,
+        context: StepContext,
+        global_rows: int,
+    ) -> Activation:
+        """Forward of stage 0.
+
+        Args:
+            rows: waits for the rows, ``[B, F, D]``, and gives them; asked once, when a block is the first to read them.
+        """
+        dtype = self._input_dtype
+        named = {"dense_BD": dense_BD.to(dtype), LABELS: labels_B.to(dtype)}
+        with self._autocast(dense_BD):
+            named = run_blocks(self.blocks[: self._first_reader], named, context)
+        rows_BFD = rows().requires_grad_()
+        return self.forward(rows_BFD, {**named, ROWS: rows_BFD.to(dtype)}, context, global_rows, self._first_reader)
 
     def input(self, message_M: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, Named]:
         """Leaf and named tensors of any other stage."""
@@ -96,10 +116,12 @@ class Stage:
         leaf = message_M[:size].detach().requires_grad_()
         return leaf, self.entry.moving.unpack(leaf, num_rows) | self.entry.fixed.unpack(message_M[size:], num_rows)
 
-    def forward(self, leaf: torch.Tensor, named: Named, context: StepContext, global_rows: int) -> Activation:
-        """Runs the blocks; at the last stage gives the share of these rows in the step's loss."""
-        with torch.autocast(leaf.device.type, self._dtype, enabled=self._dtype is not None):
-            tensors = run_blocks(self.blocks, named, context)
+    def forward(
+        self, leaf: torch.Tensor, named: Named, context: StepContext, global_rows: int, first: int = 0
+    ) -> Activation:
+        """Runs the blocks from `first` on; at the last stage gives the share of these rows in the step's loss."""
+        with self._autocast(leaf):
+            tensors = run_blocks(self.blocks[first:], named, context)
         if not self.is_last:
             tensors = {name: tensor.to(leaf.dtype) for name, tensor in tensors.items()} if self._dtype else tensors
             output = self.exit.moving.pack(tensors)
@@ -111,14 +133,17 @@ class Stage:
         loss, _ = summed_bce(logits_B, labels_B, global_rows)
         return Activation(leaf, loss, loss.new_empty(0), logits_B.detach(), labels_B)
 
-    def backward(self, kept: Activation, grad_M: torch.Tensor | None) -> torch.Tensor:
-        """Whole backward; gives the gradient of the leaf."""
-        return backward(kept.output, grad_M, kept.leaf)
+    def _autocast(self, like: torch.Tensor) -> AbstractContextManager[None]:
+        return torch.autocast(like.device.type, self._dtype, enabled=self._dtype is not None)
 
-    def backward_input(self, kept: Activation, grad_M: torch.Tensor | None) -> torch.Tensor:
-        """The half that other stages and the tables wait for; gives the gradient of the leaf."""
+    def backward(self, kept: Activation, grad_M: torch.Tensor | None, ready: Ready) -> None:
+        """Whole backward; hands on the gradient of the leaf as soon as it is there, which is before the end."""
+        backward(kept.output, grad_M, kept.leaf, ready)
+
+    def backward_input(self, kept: Activation, grad_M: torch.Tensor | None, ready: Ready) -> None:
+        """The half that other stages and the tables wait for; hands on the gradient of the leaf."""
         grad, kept.halves = backward_input(kept.output, grad_M, kept.leaf, self.weights)
-        return grad
+        ready(grad)
 
     def backward_weights(self, kept: Activation) -> None:
         """The other half."""
