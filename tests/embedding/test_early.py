@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recpipe.comm import Traffic
+from recpipe.bench.wire import Tape, recording
+from recpipe.comm import Traffic, lane
 from recpipe.embedding import early
 from tests.embedding.plain import make_batch
 from tests.embedding.test_window import (
@@ -82,3 +83,24 @@ def test_control_rows_that_are_not_patched_are_seen(sharding):
     results = run_ranks(train_ahead, 2, sharding, "rowwise_adagrad", "one_hot", 2, "no patch")
     with pytest.raises(AssertionError):
         assert_equal(results, train_plain(2, "rowwise_adagrad", "one_hot"))
+
+
+def train_in_pieces(rank, world, sharding):
+    """Rows and gradients of some ranks only are large."""
+    lane.PIECE_BYTES = 256
+    tape = Tape()
+    with recording(tape):
+        found = train_ahead(rank, world, sharding, "rowwise_adagrad", "one_hot", 2)
+    names = [call.name for call in tape.calls]
+    return *found[:2], (names.count("isend"), found[2])
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("sharding", ["row_wise", "mixed"])
+def test_large_messages_go_in_pieces(sharding, world):
+    """All ranks agree on it, those with little to send too: otherwise some would wait for ever."""
+    results = run_ranks(train_in_pieces, world, sharding)
+    assert_equal(results, train_plain(world, "rowwise_adagrad", "one_hot"))
+    plain = run_ranks(train_ahead, world, sharding, "rowwise_adagrad", "one_hot", 2)
+    assert all(sent[0] > STEPS for _, _, sent in results)
+    assert [sent[1] for _, _, sent in results] == [sent for _, _, sent in plain]

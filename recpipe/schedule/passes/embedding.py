@@ -96,8 +96,7 @@ class _Rank:
         items += [(Op.ED, WHOLE_STEP, ahead)] if ahead else []
         items += [(Op.PO, WHOLE_STEP, 1)] if ahead == 2 else []
         items += [(Op.EG, m, 0) for m in numbers]
-        spots = self._spots(part)
-        items.sort(key=lambda item: spots.of(item) if item[0] in (Op.EO, Op.EG) else spots.ahead())
+        items.sort(key=self._spots(part).of)
         return items
 
     def step(self, part: list[Action], step: int, sequence: list[Template]) -> list[Action]:
@@ -110,17 +109,16 @@ class _Rank:
             op, microbatch, later = item
             if step + later >= self.program.steps:
                 continue
-            if op is Op.PO:
-                place = max(place, spots.ahead() if self.consumes else 0)
-                at.setdefault(place, []).append(self._make(Op.PL, step + later))
-            elif self.consumes and op is not Op.ED:
+            if self.consumes and not (op is Op.ED and spots.routes_early(later)):
                 place = max(place, spots.of(item))
+            if op is Op.PO:
+                at.setdefault(place, []).append(self._make(Op.PL, step + later))
             at.setdefault(place, []).append(self._make(op, step + later, microbatch))
         body = [one for k in range(len(part) + 1) for one in (*at.get(k, ()), *part[k : k + 1])]
         return [*body, self._make(Op.EU, step)]
 
     def _spots(self, part: list[Action]) -> _Spots:
-        return _Spots(part, self.buffers, self.program.fused)
+        return _Spots(part, self.buffers, self.program.fused, self.program.placement.num_stages == 1)
 
     def _start(self, step: int, ahead: int) -> list[Action]:
         routes = [] if ahead and step else [self._make(Op.ED, step)]
@@ -135,24 +133,36 @@ class _Rank:
 class _Spots:
     """Where the exchanges of one step belong among the compute of a consumer."""
 
-    def __init__(self, part: list[Action], buffers: int, fused: frozenset[Action]) -> None:
+    def __init__(self, part: list[Action], buffers: int, fused: frozenset[Action], is_alone: bool) -> None:
         first = [(k, a) for k, a in enumerate(part) if a.stage == 0]
         self.forward = [k for k, a in first if a.op is Op.F]
         self.number = {a.microbatch: i for i, (_, a) in enumerate((k, a) for k, a in first if a.op is Op.F)}
         self.backward = {a.microbatch: k + 1 for k, a in first if a.op in _BACKWARD}
         place = next((k for k, a in enumerate(part) if a.op in _BACKWARD), 0)
         self.first_backward = place - 1 if place and part[place - 1] in fused else place
-        self.buffers = buffers
+        self.before_updates = next((k for k, a in enumerate(part) if a.op is Op.OPT), len(part))
+        self.buffers, self.is_alone = buffers, is_alone
+
+    def routes_early(self, later: int) -> bool:
+        """Whether ids of a later step are routed as soon as the order of collectives allows.
+
+        The last of the dense gradients is what a rank without other stages waits for; it routes ids under that, if they are
+        those of a step that is not the next.
+        """
+        return later < 2 or not self.is_alone
 
     def of(self, item: Template) -> int:
-        """Rows: early, but no more than `buffers` microbatches ahead. Gradients: right after their backward."""
-        op, microbatch, _ = item
+        """Rows: early, but no more than `buffers` microbatches ahead. Gradients: right after their backward.
+
+        Rows of the next step go before the first backward, where a first stage waits.
+        """
+        op, microbatch, later = item
         if op is Op.EG:
             return self.backward[microbatch]
+        if op is Op.ED and not self.routes_early(later):
+            return self.before_updates
+        if op is not Op.EO:
+            return self.first_backward
         if not self.buffers:
             return 0
         return self.forward[max(0, self.number[microbatch] - self.buffers + 1)]
-
-    def ahead(self) -> int:
-        """Work for the next step goes before the first backward, where a first stage waits."""
-        return self.first_backward
