@@ -15,7 +15,7 @@ from recpipe.runtime.recorder import Recorder
 if TYPE_CHECKING:
     from recpipe.bench.recpipe_side import RecpipeSide
 
-EXCHANGE_OPS = ("ED", "PO", "EO", "EG")
+EXCHANGE_OPS = ("ED", "PO", "EO", "EG", "DG")
 _PURPOSES = ("ids", "rows", "row_gradients")
 
 

@@ -13,7 +13,7 @@ TORCHREC = (*SYNCHRONOUS, *STALE)
 EXCHANGES = ("window", "pooled")
 MODELS = ("dlrm", "dcn_v2")
 IDS = ("real", "skewed", "uniform")
-DEPTHS = ("step", "route", "ahead")
+DEPTHS = ("step", "route", "ahead", "spread")
 COMPUTE_16 = "compute_dtype=bfloat16"
 BF16 = (COMPUTE_16, "exchange.wire_dtype=bfloat16", "exchange.dense_wire_dtype=bfloat16")
 _MESH = re.compile(r"(\d+)x(\d+)")

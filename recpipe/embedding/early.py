@@ -15,67 +15,41 @@ from functools import cached_property
 
 import torch
 
+from recpipe.embedding.ends import MARKED, Ends
 from recpipe.embedding.lanes import Lanes, PendingMessage
-from recpipe.embedding.requests import Requests, regroup
+from recpipe.embedding.requests import Requests
 from recpipe.embedding.rowmap import RowMap
 from recpipe.embedding.store import RowStore
 
-EARLY = -1
-"""Number of the message that carries early rows, beside those of the microbatches."""
+EARLY = MARKED
 
 
 class TouchedRows:
-    """A flag for each row of a store: whether the step at hand touches it. Kept to save making it each step."""
+    """A flag for each row of a store: whether a step touches it. Kept to save making it each step."""
 
     def __init__(self, store: RowStore) -> None:
         self._flags = [torch.zeros(weight.shape[0], dtype=torch.bool) for weight in store.weights]
         self._replicated = [piece.replicated for piece in store.rowmap.classes]
 
     def untouched(
-        self, rows_Q: torch.Tensor, class_Q: torch.Tensor, before_Q: torch.Tensor, before_class_Q: torch.Tensor
+        self, rows_Q: torch.Tensor, class_Q: torch.Tensor, others_Q: torch.Tensor, other_class_Q: torch.Tensor
     ) -> torch.Tensor:
-        """Bool of Q: rows (of their class) that are not among the rows of the step before, and not replicated."""
+        """Bool of Q: rows (of their class) that are not among the others, those of another step, and not replicated."""
         if len(self._flags) == 1 and not self._replicated[0]:
-            return self._of_class(0, rows_Q, before_Q)
+            return self._of_class(0, rows_Q, others_Q)
         out_Q = torch.zeros(rows_Q.numel(), dtype=torch.bool)
         for k, replicated in enumerate(self._replicated):
             if not replicated:
                 mine = class_Q == k
-                out_Q[mine] = self._of_class(k, rows_Q[mine], before_Q[before_class_Q == k])
+                out_Q[mine] = self._of_class(k, rows_Q[mine], others_Q[other_class_Q == k])
         return out_Q
 
-    def _of_class(self, piece_class: int, rows_Q: torch.Tensor, before_Q: torch.Tensor) -> torch.Tensor:
-        flags, touched = self._flags[piece_class], before_Q.long()
+    def _of_class(self, piece_class: int, rows_Q: torch.Tensor, others_Q: torch.Tensor) -> torch.Tensor:
+        flags, touched = self._flags[piece_class], others_Q.long()
         flags[touched] = True
         out_Q = ~flags[rows_Q.long()]
         flags[touched] = False
         return out_Q
-
-
-class Ends:
-    """Where pieces lie in the messages between this rank and every other: one view as owner, one as consumer.
-
-    Args:
-        counts_WMKM: pieces by (peer, first, class, last); they lie in this order.
-        early: uint8 of all pieces.
-    """
-
-    def __init__(self, counts_WMKM: torch.Tensor, early: torch.Tensor) -> None:
-        num_peers, num_micro, num_classes, _ = counts_WMKM.shape
-        cell = torch.repeat_interleave(counts_WMKM.sum(3).flatten())
-        peer_class = (cell // (num_micro * num_classes)) * num_classes + cell % num_classes
-        number = torch.where(early.bool(), EARLY, (cell // num_classes) % num_micro)
-        place = (number - EARLY) * num_peers * num_classes + peer_class
-        counts = torch.bincount(place, minlength=(num_micro + 1) * num_peers * num_classes)
-        self._counts = counts.view(num_micro + 1, -1)
-        # Pieces of one microbatch already lie in the order of their message, those of several not.
-        self._runs = [(number == k).nonzero().flatten() for k in range(EARLY, num_micro)]
-        if num_classes > 1:
-            self._runs[0] = self._runs[0][torch.argsort(peer_class[self._runs[0]], stable=True)]
-
-    def message(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pieces of message `number` in its order, (peer, class)-major, and how many there are of each (peer, class)."""
-        return self._runs[number - EARLY], self._counts[number - EARLY]
 
 
 class EarlyRows:
@@ -123,14 +97,14 @@ class EarlyRows:
 
     def send(self, number: int) -> None:
         """Starts a message whose rows were gathered."""
-        sends, receives = (self._sizes(end.message(number)[1]) for end in (self._owner, self._consumer))
+        sends, receives = (self._map.elements(end.message(number)[1]) for end in (self._owner, self._consumer))
         self._pending[number] = self._lanes.rows.all_to_all(self._outgoing.pop(number), sends, receives, largest=self._largest)
 
     def land(self, number: int) -> None:
         """Waits for a message and puts its rows in their places."""
         received = self._pending.pop(number).wait()
         pieces_T, counts_X = self._consumer.message(number)
-        rows_T = self._unique_in_asking_order_P[pieces_T]
+        rows_T = self._requests.unique_in_asking_order_P[pieces_T]
         if self._map.whole_rows:
             self.rows_UD[rows_T] = received.view(-1, self._map.dim)
         else:
@@ -140,13 +114,3 @@ class EarlyRows:
     def _consumer(self) -> Ends:
         """Waits for the owners' marks."""
         return Ends(self._requests.counts_WMKM, self._flags.wait())
-
-    @cached_property
-    def _unique_in_asking_order_P(self) -> torch.Tensor:
-        """Unique row of each piece, in the order in which this rank asked owners for them."""
-        arrival = self._requests.counts_WMKM.transpose(0, 1)
-        return self._requests.unique_P[regroup(arrival, (1, 0, 2, 3))]
-
-    def _sizes(self, counts_X: torch.Tensor) -> list[int]:
-        sizes: list[int] = (counts_X.view(self._map.world, -1) @ self._map.widths_K).tolist()
-        return sizes

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -34,6 +35,11 @@ class Requests:
     unique_P: torch.Tensor
     inverse_N: tuple[torch.Tensor, ...]
     num_unique: int
+
+    @cached_property
+    def unique_in_asking_order_P(self) -> torch.Tensor:
+        """Unique row of each piece, in message order: as this rank asked owners for them."""
+        return self.unique_P[regroup(self.counts_WMKM.transpose(0, 1), (1, 0, 2, 3))]
 
 
 def make_requests(rowmap: RowMap, keys_N: Sequence[torch.Tensor], backward_position: Sequence[int]) -> Requests:

@@ -80,6 +80,11 @@ class RowMap:
         local_P = keys_U[unique_P] + self._shard_delta[shard_P]
         return unique_P, self._shard_owner[shard_P], self._shard_class[shard_P], local_P
 
+    def elements(self, counts_X: torch.Tensor) -> list[int]:
+        """Elements for each peer of a message that has so many pieces of each (peer, class)."""
+        sizes: list[int] = (counts_X.view(self.world, -1) @ self.widths_K).tolist()
+        return sizes
+
     def place_columns(
         self, rows_UD: torch.Tensor, received: torch.Tensor, rows_T: torch.Tensor, counts_X: torch.Tensor
     ) -> None:

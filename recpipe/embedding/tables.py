@@ -62,6 +62,7 @@ class ShardedTables:
             self.pooled = PooledExchange(
                 [layouts[i] for i in picked], optimizer, lambda t, a, b: init_rows(picked[t], a, b), lanes, dtype, group
             )
+        self.deferred: Deferred | None = None
         self._mean = torch.tensor([layout.spec.pooling == "mean" for layout in layouts])
 
     def open(
@@ -76,8 +77,20 @@ class ShardedTables:
         """
         return TablesStep(self, microbatches, backward_position or range(len(microbatches)), header)
 
+    def send_deferred(self) -> None:
+        """Starts the deferred gradients of the last step on their way, if there are any."""
+        if self.deferred is not None:
+            self.deferred.send()
+
+    def settle(self) -> None:
+        """Brings every row up to date: makes the deferred updates of the last step, if there are any. Collective."""
+        if self.deferred is not None:
+            self.deferred.update()
+        self.deferred = None
+
     def entries(self) -> dict[str, Entry]:
-        """Checkpoint entries of all tables: canonical names, whatever the plan and the exchange."""
+        """Checkpoint entries of all tables: canonical names, whatever the plan and the exchange. Settles: collective."""
+        self.settle()
         entries = {} if self.window is None else table_entries(self.window.store)
         return entries if self.pooled is None else entries | self.pooled.entries()
 
@@ -130,11 +143,15 @@ class TablesStep:
             if step is not None:
                 step.request()
 
-    def tell_early(self, previous: TablesStep) -> None:
-        """Finds the rows that the step before, still running, does not touch; the pooled exchange has none."""
+    def tell_early(self, previous: TablesStep, defer: bool = False) -> None:
+        """Finds the rows that the step before, still running, does not touch; the pooled exchange has none.
+
+        Args:
+            defer: finds also those of `previous` that this step does not touch: their gradients are deferred.
+        """
         if self._window is not None:
             assert previous._window is not None
-            self._window.tell_early(previous._window)
+            self._window.tell_early(previous._window, defer)
 
     def gather_early(self) -> None:
         """Gathers the rows that `tell_early` found."""
@@ -193,11 +210,37 @@ class TablesStep:
             self._window.send_gradients(microbatch)
 
     def update(self, step: int) -> None:
-        """One exact update of every touched row; `step` counts updates from 1."""
+        """One exact update of every touched row but those whose gradients are deferred; `step` counts updates from 1."""
         if self._window is not None:
             self._window.update(self._lr, step)
+            if self._window.defers:
+                self._tables.deferred = Deferred(self._window, self._lr, step)
         if self._pooled is not None:
             self._pooled.update()
+
+
+class Deferred:
+    """What a step has left to do: gradients to send, rows to update.
+
+    Args:
+        window: of the step.
+        lr, step: of its update.
+    """
+
+    def __init__(self, window: Window, lr: float, step: int) -> None:
+        self._window, self._lr, self._step = window, lr, step
+        self._is_sent = False
+
+    def send(self) -> None:
+        """Starts the gradients on their way, once."""
+        if not self._is_sent:
+            self._window.send_deferred()
+        self._is_sent = True
+
+    def update(self) -> None:
+        """Updates the rows; sends first what has not been."""
+        self.send()
+        self._window.update_deferred(self._lr, self._step)
 
 
 def _keys(batch: Batch, bases: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,8 @@ rows that no earlier one brought. The verbs of a `Window`, in order:
 
     announce -> request -> lookup -> (send_rows m, rows m)* -> (gradient_UD, send_gradients m)* -> update
 
-and, before `lookup`, to send ahead of time what the step before does not touch: tell_early -> gather_early -> send_early.
+and, before `lookup`, to send ahead of time what the step before does not touch: tell_early -> gather_early -> send_early;
+behind `update`, for gradients of rows that the step after does not touch: send_deferred -> update_deferred.
 Each is one action of a schedule; the window knows no schedule. Every rank calls every verb, a rank without rows included.
 
 Why not TorchRec's ShardedEmbeddingCollection: it knows no table-row-wise, no grid and no float64; its row-wise Adagrad
@@ -21,6 +22,7 @@ from functools import cached_property
 
 import torch
 
+from recpipe.embedding.deferred import DEFERRED, DeferredGradients
 from recpipe.embedding.early import EARLY, EarlyRows, TouchedRows
 from recpipe.embedding.lanes import Lanes, PendingMessage
 from recpipe.embedding.replicas import sum_replicated
@@ -78,6 +80,7 @@ class Window:
         self._gradient_messages: list[tuple[int, PendingMessage]] = []
         self._order_P: torch.Tensor | None = None
         self._early: EarlyRows | None = None
+        self._deferred: DeferredGradients | None = None
         self.headers = torch.empty(0)
         self._announce(header)
 
@@ -127,13 +130,20 @@ class Window:
         counts_X = self._theirs_WMKM.sum(3).flatten()
         return torch.repeat_interleave(counts_X) % len(self._map.classes)
 
-    def tell_early(self, previous: Window) -> None:
-        """Waits for the row numbers of both steps; starts to tell consumers which rows `previous` does not touch."""
+    def tell_early(self, previous: Window, defer: bool = False) -> None:
+        """Waits for the row numbers of both steps; starts to tell consumers which rows `previous` does not touch.
+
+        Args:
+            defer: tells them also which rows of `previous` this step does not touch: their gradients are deferred.
+        """
         self._early = EarlyRows(
             self._store, self._lanes, self._requests, self._theirs_WMKM, self._owner_rows_Q, self.rows_UD, self._largest
         )
-        before = (previous._owner_rows_Q, previous._owner_class_Q)
-        self._early.tell(self._exchange.touched.untouched(self._owner_rows_Q, self._owner_class_Q, *before))
+        mine, before = ((window._owner_rows_Q, window._owner_class_Q) for window in (self, previous))
+        self._early.tell(self._exchange.touched.untouched(*mine, *before))
+        if defer:
+            marked_Q = self._exchange.touched.untouched(*before, *mine)
+            previous._deferred = DeferredGradients(previous._lanes, previous._requests, previous._theirs_WMKM, marked_Q)
 
     def gather_early(self) -> None:
         """Gathers the rows that `tell_early` found, while the step before may not have been updated."""
@@ -166,8 +176,8 @@ class Window:
             self._early.send(microbatch)
             self._waiting.append(microbatch)
             return
-        sends = (self._theirs_WMKM[:, microbatch].sum(2) @ self._map.widths_K).tolist()
-        receives = (self._requests.counts_WMKM[:, microbatch].sum(2) @ self._map.widths_K).tolist()
+        sends = self._map.elements(self._theirs_WMKM[:, microbatch].sum(2))
+        receives = self._map.elements(self._requests.counts_WMKM[:, microbatch].sum(2))
         out = None
         if self._map.whole_rows:
             start, stop = self._arrival_range(microbatch)
@@ -202,13 +212,33 @@ class Window:
         self._map.place_columns(self.rows_UD, received, rows_P, counts_X)
 
     def send_gradients(self, microbatch: int) -> None:
-        """Starts the gradients of rows that `microbatch` is the last to use (in backward order) on their way to owners."""
+        """Starts the gradients of rows that `microbatch` is the last to use (in backward order) on their way to owners.
+
+        Those that are deferred stay for `send_deferred`.
+        """
         last = self._backward_position[microbatch]
-        sends = (self._requests.counts_WMKM[:, :, :, last].sum(1) @ self._map.widths_K).tolist()
-        receives = (self._theirs_WMKM[:, :, :, last].sum(1) @ self._map.widths_K).tolist()
-        message = self._gradient_message(last).to(self._exchange.wire_dtype)
+        if self._deferred is not None:
+            self._send_chosen(last, self._deferred)
+            return
+        sends = self._map.elements(self._requests.counts_WMKM[:, :, :, last].sum(1))
+        receives = self._map.elements(self._theirs_WMKM[:, :, :, last].sum(1))
+        self._send_gradient_message(last, self._gradient_message(last), sends, receives)
+
+    def send_deferred(self) -> None:
+        """Starts the deferred gradients on their way."""
+        assert self._deferred is not None
+        self._send_chosen(DEFERRED, self._deferred)
+
+    def _send_chosen(self, number: int, deferred: DeferredGradients) -> None:
+        rows_T, counts_X = deferred.rows(number)
+        message = self._columns_of(rows_T, counts_X.tolist())
+        receives = self._map.elements(deferred.owner.message(number)[1])
+        self._send_gradient_message(number, message, self._map.elements(counts_X), receives)
+
+    def _send_gradient_message(self, number: int, message: torch.Tensor, sends: list[int], receives: list[int]) -> None:
+        message = message.to(self._exchange.wire_dtype)
         pending = self._lanes.gradients.all_to_all(message, sends, receives, largest=self._largest)
-        self._gradient_messages.append((last, pending))
+        self._gradient_messages.append((number, pending))
 
     def _gradient_message(self, last: int) -> torch.Tensor:
         """Gradients of pieces last used at `last`, (owner, class, first)-major."""
@@ -221,16 +251,23 @@ class Window:
         per_last = counts_WMKM.sum((0, 1, 2))
         start = int(per_last[:last].sum())
         pieces = self._requests.unique_P[self._order_P[start : start + int(per_last[last])]]
-        runs = pieces.split(counts_WMKM[:, :, :, last].sum(1).flatten().tolist())
-        return torch.cat([self._columns(run, i % len(self._map.classes)) for i, run in enumerate(runs)])
+        return self._columns_of(pieces, counts_WMKM[:, :, :, last].sum(1).flatten().tolist())
 
-    def _columns(self, rows_P: torch.Tensor, piece_class: int) -> torch.Tensor:
-        piece = self._map.classes[piece_class]
-        block = self.gradient_UD.index_select(0, rows_P)
-        return block[:, piece.col_start : piece.col_start + piece.width].reshape(-1)
+    def _columns_of(self, rows_P: torch.Tensor, counts_X: list[int]) -> torch.Tensor:
+        """Gradients of pieces as one flat message; `counts_X` says how many there are of each (owner, class)."""
+        if len(self._map.classes) == 1:
+            return self.gradient_UD.index_select(0, rows_P).view(-1)
+        parts = []
+        for cell, run in enumerate(rows_P.split(counts_X)):
+            piece = self._map.classes[cell % len(self._map.classes)]
+            block = self.gradient_UD.index_select(0, run)
+            parts.append(block[:, piece.col_start : piece.col_start + piece.width].reshape(-1))
+        return torch.cat(parts)
 
     def update(self, lr: float, step: int) -> None:
         """Waits for all gradients, sums them over consumers and updates every touched row once.
+
+        Rows whose gradient is deferred are left to `update_deferred`.
 
         Args:
             lr: learning rate of the step.
@@ -241,6 +278,19 @@ class Window:
             sum_replicated(self._store.weights[k], *touched[k], self._lanes.gradients) if piece.replicated else touched[k]
             for k, piece in enumerate(self._map.classes)
         ]
+        self._apply(touched, lr, step)
+
+    def update_deferred(self, lr: float, step: int) -> None:
+        """The same for the deferred gradients, which `send_deferred` has sent; `lr` and `step` are those of `update`."""
+        self._apply([self._sum_class(*parts) for parts in self._received_gradients()], lr, step)
+
+    @property
+    def defers(self) -> bool:
+        """Whether some of its gradients are deferred, here or on another rank."""
+        return self._deferred is not None
+
+    def _apply(self, touched: list[tuple[torch.Tensor, torch.Tensor]], lr: float, step: int) -> None:
+        """One update of the unique rows of each class."""
         for k, (rows_U, grad_UD) in enumerate(touched):
             self._store.optimizer.regularize(self._store.weights[k], rows_U, grad_UD)
         squares: Sequence[torch.Tensor | None] = [None] * len(touched)
@@ -250,24 +300,36 @@ class Window:
             self._store.update(k, rows_U, grad_UD, lr, step, squares[k])
 
     def _received_gradients(self) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-        """For each class, runs of row numbers and of gradients, in a fixed order."""
-        num_micro, num_classes = self._theirs_WMKM.shape[1], len(self._map.classes)
-        numbers_Q = self._owner_rows_Q
-        if num_micro > 1 or num_classes > 1:
-            numbers_Q = numbers_Q[regroup(self._theirs_WMKM, (3, 0, 2, 1))]
-        counts_MWK = self._theirs_WMKM.sum(1).permute(2, 0, 1)
-        runs = numbers_Q.split(counts_MWK.flatten().tolist())
+        """For each class, runs of row numbers and of gradients of the messages since the last call, in a fixed order."""
+        num_classes = len(self._map.classes)
         out: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = [([], []) for _ in range(num_classes)]
-        for last, message in self._gradient_messages:
+        for number, message in self._gradient_messages:
             received, position = message.wait().to(self._store.weights[0].dtype), 0
-            for cell in range(self._map.world * num_classes):
-                numbers = runs[last * self._map.world * num_classes + cell]
+            for cell, numbers in enumerate(self._numbers_of(number)):
                 width = self._map.classes[cell % num_classes].width
                 block = received[position : position + numbers.numel() * width].view(-1, width)
                 out[cell % num_classes][0].append(numbers)
                 out[cell % num_classes][1].append(block)
                 position += block.numel()
+        self._gradient_messages.clear()
         return out
+
+    def _numbers_of(self, number: int) -> Sequence[torch.Tensor]:
+        """Row numbers that the gradients of a message belong to: a run for each (consumer, class)."""
+        if self._deferred is not None:
+            pieces_T, counts_X = self._deferred.owner.message(number)
+            return self._owner_rows_Q[pieces_T].split(counts_X.tolist())
+        cells = self._map.world * len(self._map.classes)
+        return self._runs_by_last[number * cells : (number + 1) * cells]
+
+    @cached_property
+    def _runs_by_last(self) -> Sequence[torch.Tensor]:
+        """Row numbers asked of this rank, a run for each (last, consumer, class)."""
+        num_micro, num_classes = self._theirs_WMKM.shape[1], len(self._map.classes)
+        numbers_Q = self._owner_rows_Q
+        if num_micro > 1 or num_classes > 1:
+            numbers_Q = numbers_Q[regroup(self._theirs_WMKM, (3, 0, 2, 1))]
+        return numbers_Q.split(self._theirs_WMKM.sum(1).permute(2, 0, 1).flatten().tolist())
 
     @staticmethod
     def _sum_class(numbers: list[torch.Tensor], blocks: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -110,6 +110,10 @@ class EmulatedTables:
     groups: Groups
     dtype: torch.dtype = torch.float32
 
+    def send_deferred(self) -> None: ...
+
+    def settle(self) -> None: ...
+
     def open(self, microbatches: Sequence[Batch], backward_position: Any, header: Sequence[int]) -> _Step:
         mine = torch.tensor(list(header))
         return _Step(microbatches, self.groups.gather_cpu(mine).view(self.groups.world, -1))

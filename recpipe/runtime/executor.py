@@ -73,10 +73,15 @@ class Executor:
         self.order, self.place = order, place
         self._stages, self._channels, self._updates, self._seed = stages, channels, updates, seed
         self._dtype = dtype or tables.dtype
-        self._windows = Windows(tables, order)
+        self._tables, self._windows = tables, Windows(tables, order)
         self._base = 0
-        self._inside, self._issued = order.inside(), set[Action]()
+        self._inside, self._issued = order.inside(0), set[Action]()
         self.recorder: Recorder | None = None
+        self._of_other_steps: dict[Op, Callable[[int], None]] = {
+            Op.ED: self._windows.route,
+            Op.DG: lambda _: tables.send_deferred(),
+            Op.DU: lambda _: tables.settle(),
+        }
         self._handlers: dict[Op, Callable[[RunningStep, Action], None]] = {
             Op.PL: lambda step, _: step.tables.gather_early(),
             Op.PO: lambda step, _: step.tables.send_early(),
@@ -105,9 +110,11 @@ class Executor:
         """
         self._base, number = base, 0
         self._issued.clear()
+        self._tables.settle()
         self._windows.begin(batches)
         while number == 0 or number in self._windows.steps:
             self._windows.begin_step(number)
+            self._inside = self.order.inside(number)
             if self.recorder is not None:
                 self.recorder.begin_step(number, base)
             for action in self.order.actions(number):
@@ -146,8 +153,8 @@ class Executor:
         if action in self._issued:
             self._issued.remove(action)
             return
-        if action.op is Op.ED:
-            self._windows.route(action.step)
+        if action.op in self._of_other_steps:
+            self._of_other_steps[action.op](action.step)
             return
         handler = self._handlers.get(action.op)
         if handler is None:

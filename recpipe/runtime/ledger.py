@@ -15,6 +15,7 @@ TITLES = {
     "PO": "rows, early",
     "EO": "rows",
     "EG": "row gradients",
+    "DG": "row gradients, deferred",
     "SA": "activations",
     "SG": "gradients",
     "R": "dense gradients",

@@ -7,9 +7,9 @@ without deadlock stays one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import takewhile
 
 from recpipe.errors import ScheduleError
@@ -18,6 +18,8 @@ from recpipe.schedule.ir import WHOLE_STEP, Action, Op, Program
 
 STEPS = 5
 """Steps of the program that an order is cut from: the second and third look two steps ahead, as every later one does."""
+
+Inside = Mapping[tuple[Op, int, int, int], tuple[Action, ...]]
 
 _FORWARD_ONLY = frozenset({Op.ED, Op.EL, Op.EO, Op.F, Op.SA, Op.RA})
 
@@ -49,17 +51,24 @@ class StepOrder:
         found = tuple(a.microbatch for a in self.later if a.op is op and a.step == 0)
         return found or tuple(range(self.program.microbatches))
 
-    def inside(self) -> dict[tuple[Op, int, int, int], tuple[Action, ...]]:
+    def inside(self, step: int) -> Inside:
         """Exchanges of a first stage that need not wait for the end of the compute action before them.
 
-        Rows of the next step may be sent as soon as a forward has its own, row gradients as soon as a backward has made them;
-        blocks beside the tables (a bottom tower) are then still to come.
+        Rows of the next step and deferred gradients may be sent as soon as a forward has its own rows, row gradients as soon
+        as a backward has made them; blocks beside the tables (a bottom tower) are then still to come.
 
         Returns:
-            By (op, replica, stage, microbatch) of a compute action: what follows it at once in every step, as of its step 0.
+            By (op, replica, stage, microbatch) of a compute action: what follows it at once in `step`, steps counted from it.
         """
-        first, later = (_followers(part) for part in (self.first, self.later))
-        return {key: actions for key, actions in later.items() if first.get(key) == actions}
+        return self._inside_first if step == 0 else self._inside_later
+
+    @cached_property
+    def _inside_first(self) -> Inside:
+        return _followers(self.first)
+
+    @cached_property
+    def _inside_later(self) -> Inside:
+        return _followers(self.later)
 
     def forward_only(self) -> StepOrder:
         """The same order without what training needs: for scoring."""
@@ -84,10 +93,10 @@ def step_order(program: Program, local_rank: int) -> StepOrder:
     return StepOrder(program, first, later)
 
 
-_INSIDE = {Op.F: (Op.PL, Op.PO), Op.B: (Op.EG,)}
+_INSIDE = {Op.F: (Op.DG, Op.PL, Op.PO), Op.B: (Op.EG,)}
 
 
-def _followers(order: tuple[Action, ...]) -> dict[tuple[Op, int, int, int], tuple[Action, ...]]:
+def _followers(order: tuple[Action, ...]) -> Inside:
     found = {}
     for k, action in enumerate(order):
         if action.op in _INSIDE and action.stage == 0:

@@ -20,6 +20,7 @@ _PURPOSES = {
     Op.PO: ("rows",),
     Op.EO: ("rows",),
     Op.EG: ("row_gradients",),
+    Op.DG: ("row_gradients",),
     Op.SA: ("activation",),
     Op.RA: ("activation",),
     Op.SG: ("gradient",),

@@ -30,6 +30,7 @@ class Windows:
         self._forward = forward
         self._slots = tuple(forward.index(m) for m in range(len(forward)))
         self._backward_position = tuple(backward.index(m) for m in forward)
+        self._defers = any(action.op is Op.DG for action in order.later)
         self._early = any(action.op is Op.PL for action in order.later)
         self._routes = any(action.op is Op.ED for action in order.first)
         self._batches: Iterator[Batch] = iter(())
@@ -55,7 +56,7 @@ class Windows:
         """Where rows travel early: finds those of the next step that `step` does not touch."""
         following = self.steps.get(step.number + 1)
         if self._early and following is not None:
-            following.tables.tell_early(step.tables)
+            following.tables.tell_early(step.tables, self._defers)
 
     def _announce(self, number: int) -> None:
         batch = next(self._batches, None)

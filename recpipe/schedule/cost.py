@@ -63,7 +63,8 @@ class Cost:
         route, lookup, update: ED, the row gather (PL and EL together) and EU on one rank, once a step.
         row_bytes: row bytes that one consumer receives in a step; its gradients are as many.
         first_use: share of the rows first needed by each microbatch; empty for even shares.
-        early: share of the rows that the step before does not touch, which may travel ahead.
+        early: share of the rows that the step before does not touch, which may travel ahead; the gradients of as many may
+            be deferred.
         fused: time of a fused forward and backward over the sum of the two.
         measured: durations that take the place of what the numbers above give, by the text of an action without step and
             replica, or parts of it: ``F0.2``, ``EO.1``, ``F0``, ``EU``. They belong to one size of microbatch.
@@ -170,11 +171,14 @@ class Durations:
     def __init__(self, program: Program, cost: Cost) -> None:
         self.program, self.cost = program, cost
         self.place = program.placement
-        self._early_steps = {a.step for order in program.orders for a in order if a.op is Op.PO}
+        self._early_steps, self._deferred_steps = (
+            {a.step for order in program.orders for a in order if a.op is op} for op in (Op.PO, Op.DG)
+        )
         self._table: dict[Op, Callable[[Action], float]] = {
             **dict.fromkeys((Op.F, Op.B, Op.I, Op.W, Op.OPT), self._compute),
             Op.ED: lambda a: cost.route,
-            Op.EU: lambda a: cost.update,
+            Op.EU: lambda a: cost.update * self._update_share(a),
+            Op.DU: lambda a: cost.update * self._update_share(a),
             Op.PL: lambda a: cost.lookup * self._row_share(a),
             Op.EL: lambda a: cost.lookup * self._row_share(a),
             Op.R: self._reduce,
@@ -202,7 +206,8 @@ class Durations:
 
     def of(self, action: Action) -> float:
         """Duration of `action`; for a message the same on both ends."""
-        key = (action.op, action.stage, action.microbatch, action.replica, action.step in self._early_steps)
+        kind = action.step in self._early_steps, action.step in self._deferred_steps
+        key = (action.op, action.stage, action.microbatch, action.replica, *kind)
         if key not in self._cache:
             known = self._measured(action) if self.cost.measured else None
             self._cache[key] = self._table.get(action.op, self._travel)(action) if known is None else known
@@ -231,7 +236,7 @@ class Durations:
         """Bytes that `action` puts on its link: at the sender, at one consumer, or at one rank of a reduction."""
         if action.op in (Op.SA, Op.SG):
             return self._message(action)
-        if action.op in (Op.PO, Op.EO, Op.EG):
+        if action.op in (Op.PO, Op.EO, Op.EG, Op.DG):
             return self.cost.row_bytes * self._row_share(action)
         if action.op is Op.R:
             copies = self.program.num_copies
@@ -246,11 +251,18 @@ class Durations:
         return self.cost.compute(action.op, action.stage, self.place.num_stages, self.place.width)
 
     def _row_share(self, action: Action) -> float:
+        if action.op in (Op.EG, Op.DG):
+            share = self._update_share(action)
+            return share if action.op is Op.DG else share * self._first_use(action)
         early = self.cost.early if action.step in self._early_steps else 0.0
         if action.op in (Op.PL, Op.PO):
             return early
-        late = 1.0 if action.op is Op.EG else 1 - early
-        return late if action.op is Op.EL else late * self._first_use(action)
+        return 1 - early if action.op is Op.EL else (1 - early) * self._first_use(action)
+
+    def _update_share(self, action: Action) -> float:
+        """Rows that the next step does not touch are as many as those that the step before does not."""
+        deferred = self.cost.early if action.step in self._deferred_steps else 0.0
+        return deferred if action.op in (Op.DG, Op.DU) else 1 - deferred
 
     def _first_use(self, action: Action) -> float:
         shares = self.cost.first_use[: self.program.microbatches]
@@ -262,7 +274,7 @@ class Durations:
         return shares[number] / sum(shares) if number < len(shares) else 0.0
 
     def _travel(self, action: Action) -> float:
-        if action.op in (Op.PO, Op.EO, Op.EG):
+        if action.op in (Op.PO, Op.EO, Op.EG, Op.DG):
             return self._exchange.time(self.num_bytes(action))
         here, there = self.place.rank_of(action), self._other_end(action)
         low = min(here, there) % self.place.width

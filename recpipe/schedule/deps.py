@@ -21,11 +21,11 @@ from recpipe.schedule.ir import COMPUTE_OPS, EMBEDDING_OPS, WHOLE_STEP, Action, 
 COMPUTE, EMBEDDING, REDUCE = "compute", "embedding", "reduce"
 
 _LANES = {
-    **dict.fromkeys((Op.F, Op.B, Op.I, Op.W, Op.EL, Op.PL, Op.EU, Op.OPT), COMPUTE),
-    **dict.fromkeys((Op.ED, Op.PO, Op.EO, Op.EG), EMBEDDING),
+    **dict.fromkeys((Op.F, Op.B, Op.I, Op.W, Op.EL, Op.PL, Op.EU, Op.DU, Op.OPT), COMPUTE),
+    **dict.fromkeys((Op.ED, Op.PO, Op.EO, Op.EG, Op.DG), EMBEDDING),
     Op.R: REDUCE,
 }
-COLLECTIVES = frozenset({Op.ED, Op.PO, Op.EO, Op.EG, Op.R})
+COLLECTIVES = frozenset({Op.ED, Op.PO, Op.EO, Op.EG, Op.DG, Op.R})
 SENDS = {Op.SA: Op.RA, Op.SG: Op.RG}
 RECEIVES = {receive: send for send, receive in SENDS.items()}
 
@@ -202,13 +202,18 @@ class Relation:
             for copy, first in self.place.slots[self.place.ranks[replica][stage]]:
                 if first == 0:
                     yield self.backward(Action(Op.B, 0, microbatch, copy, step))
-        elif op is Op.EU:
+        elif op is Op.EU or op is Op.DG:
             for number in range(self.program.microbatches):
                 yield Action(Op.EG, stage, number, replica, step)
+        elif op is Op.DU:
+            yield Action(Op.DG, stage, WHOLE_STEP, replica, step)
         elif op is not Op.ED:
             yield Action(Op.ED, stage, WHOLE_STEP, replica, step)
-        if op is Op.PL:  # which rows the step before does not touch is known once both are routed
+        # Which rows a neighbouring step does not touch is known once both are routed.
+        if op is Op.PL:
             yield Action(Op.ED, stage, WHOLE_STEP, replica, step - 1)
+        if op is Op.EG and Action(Op.DG, stage, WHOLE_STEP, replica, step) in self._present:
+            yield Action(Op.ED, stage, WHOLE_STEP, replica, step + 1)
         if (op is Op.PO or op is Op.EO) and self.place.ranks[replica][stage] in self._tables:
             yield Action(Op.PL if op is Op.PO else Op.EL, stage, WHOLE_STEP, replica, step)
 

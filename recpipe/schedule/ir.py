@@ -46,7 +46,11 @@ class Op(str, Enum):
     EG = "EG"
     """Row gradients travel to the owners: those that no later exchange of the step will carry."""
     EU = "EU"
-    """Owners make the one exact table update of the step."""
+    """Owners make the one exact table update of the step; with `DG`, of the rows that the next step touches."""
+    DG = "DG"
+    """The other row gradients travel, deferred: those of rows that the next step does not touch."""
+    DU = "DU"
+    """Owners make the one exact update of those rows, before any step looks them up."""
     R = "R"
     """Sum the gradient of a stage over its copies."""
     OPT = "OPT"
@@ -59,10 +63,10 @@ class Op(str, Enum):
         return self.value
 
 
-STEP_OPS = frozenset({Op.ED, Op.PL, Op.PO, Op.EL, Op.EU, Op.R, Op.OPT})
+STEP_OPS = frozenset({Op.ED, Op.PL, Op.PO, Op.EL, Op.EU, Op.DG, Op.DU, Op.R, Op.OPT})
 """Ops that happen once a step and carry no microbatch."""
 
-EMBEDDING_OPS = frozenset({Op.ED, Op.PL, Op.PO, Op.EL, Op.EO, Op.EG, Op.EU})
+EMBEDDING_OPS = frozenset({Op.ED, Op.PL, Op.PO, Op.EL, Op.EO, Op.EG, Op.EU, Op.DG, Op.DU})
 """Ops of the table exchange. Their (replica, stage) is the home slot of the rank that takes part."""
 
 COMPUTE_OPS = frozenset({Op.F, Op.B, Op.I, Op.W})

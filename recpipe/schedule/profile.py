@@ -113,7 +113,7 @@ def profiled_cost(profile: Profile, program: Program) -> Cost:
     rows = profile.global_rows / program.num_copies / program.microbatches
     compute = {name: _at(line, rows) for name, line in cut.compute.items()}
     table = {name: _at(line, rows) for name, line in mesh.lines.items()}
-    issued = ("ED", "PO", "EO", "EG")
+    issued = ("ED", "PO", "EO", "EG", "DG")
     boundary = [size * rows for size in cut.boundary]
     largest = max(boundary, default=0.0) or 1.0
     link = Link(profile.alpha, profile.bandwidth)

@@ -72,7 +72,7 @@ class Timeline:
 
 _NAMES = {
     **dict.fromkeys(Op, "compute"),
-    **dict.fromkeys((Op.ED, Op.PO, Op.EO, Op.EG), "embedding"),
+    **dict.fromkeys((Op.ED, Op.PO, Op.EO, Op.EG, Op.DG), "embedding"),
     **dict.fromkeys((Op.SA, Op.SG), "send"),
     **dict.fromkeys((Op.RA, Op.RG), "receive"),
     Op.R: "reduce",

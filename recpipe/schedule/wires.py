@@ -36,7 +36,7 @@ class Wires:
         consumers, owned = self._place.consumers, 1 / max(len(self._owners), 1)
         if action.op in (Op.PO, Op.EO):
             found = {rank: size * owned * sum(c != rank for c in consumers) for rank in self._owners}
-        elif action.op is Op.EG:
+        elif action.op in (Op.EG, Op.DG):
             found = {rank: size * (1 - owned * (rank in self._owners)) for rank in consumers}
         else:
             found = {}

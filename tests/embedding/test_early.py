@@ -1,4 +1,4 @@
-"""Rows sent ahead of time: the same results as without, no byte more, and wrong as soon as touched rows are not patched."""
+"""Rows sent ahead of time, gradients after it: the same results, no byte more, and wrong once an update comes too late."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ from tests.embedding.test_window import (
 from tests.ranks import run_ranks
 
 
-def train_ahead(rank, world, sharding, optimizer, kind, micro, fault=""):
-    """As `train_sharded`, with ids routed one step ahead and early rows sent before the update of the step before."""
+def train_ahead(rank, world, sharding, optimizer, kind, micro, fault="", defer=False):
+    """As `train_sharded`, with ids routed one step ahead and early rows sent before the update of the step before.
+
+    With `defer`, gradients of rows that the next step does not touch are sent and applied under that step.
+    """
     specs, traffic = specs_of(kind), Traffic()
     tables = tables_of(specs, sharding, world, optimizer, traffic)
     if fault == "no patch":
@@ -44,16 +47,23 @@ def train_ahead(rank, world, sharding, optimizer, kind, micro, fault=""):
         window.lookup(LR)
         for m in range(micro):
             window.send_rows(m)
-        following.tell_early(window)
+        following.tell_early(window, defer)
         got = [window.pool(m) for m in range(micro)]
         outputs.append(torch.cat(got))
-        following.gather_early()
+        tables.send_deferred()
+        if fault == "late update":
+            following.gather_early()
+        tables.settle()
+        if fault != "late update":
+            following.gather_early()
         following.send_early()
         for m in range(micro):
             window.add_gradient(m, loss_gradient(got[m]))
             window.send_gradients(m)
         window.update(step + 1)
         window = following
+    if fault != "lost":
+        tables.settle()
     return outputs, snapshot(tables), dict(traffic.sent)
 
 
@@ -81,6 +91,32 @@ def test_rows_travel_once():
 @pytest.mark.parametrize("sharding", ["table_wise", "column_wise"])
 def test_control_rows_that_are_not_patched_are_seen(sharding):
     results = run_ranks(train_ahead, 2, sharding, "rowwise_adagrad", "one_hot", 2, "no patch")
+    with pytest.raises(AssertionError):
+        assert_equal(results, train_plain(2, "rowwise_adagrad", "one_hot"))
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize(("sharding", "micro"), [(one, 1 + k % 3) for k, one in enumerate([*TYPES, "mixed"])])
+def test_deferred_gradients_give_the_same(sharding, micro, world):
+    results = run_ranks(train_ahead, world, sharding, "rowwise_adagrad", "one_hot", micro, "", True)
+    assert_equal(results, train_plain(world, "rowwise_adagrad", "one_hot"))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "adagrad"])
+def test_deferred_gradients_of_bags(optimizer):
+    results = run_ranks(train_ahead, 3, "mixed", optimizer, "weighted", 2, "", True)
+    assert_equal(results, train_plain(3, optimizer, "weighted"))
+
+
+def test_deferred_gradients_travel_once():
+    deferred, plain = (run_ranks(train_ahead, 2, "row_wise", "sgd", "one_hot", 2, "", defer)[0][2] for defer in (True, False))
+    assert deferred["row_gradients"] == plain["row_gradients"] and deferred["rows"] == plain["rows"]
+    assert 0 < deferred["ids"] - plain["ids"] < plain["ids"]
+
+
+@pytest.mark.parametrize("fault", ["late update", "lost"])
+def test_control_deferred_updates_that_come_late_are_seen(fault):
+    results = run_ranks(train_ahead, 2, "row_wise", "rowwise_adagrad", "one_hot", 2, fault, True)
     with pytest.raises(AssertionError):
         assert_equal(results, train_plain(2, "rowwise_adagrad", "one_hot"))
 

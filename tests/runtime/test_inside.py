@@ -25,7 +25,7 @@ ROWS = 4
 
 def inside(**settings):
     return {str(Action(key[0], key[2], key[3], key[1])): [str(a) for a in found] for key, found in
-            step_order(program(**settings), 0).inside().items() if found}  # fmt: skip
+            step_order(program(**settings), 0).inside(1).items() if found}  # fmt: skip
 
 
 def test_what_may_leave_inside():

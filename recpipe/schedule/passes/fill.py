@@ -14,7 +14,7 @@ from recpipe.schedule.ir import Action, Op, Program
 from recpipe.schedule.simulate import simulate
 
 _MOVABLE = (Op.PL, Op.EL, Op.EU)
-_COLLECTIVE = (Op.ED, Op.PO, Op.EO, Op.EG)
+_COLLECTIVE = (Op.ED, Op.PO, Op.EO, Op.EG, Op.DG)
 
 
 def fill_bubbles(program: Program, cost: Cost, rounds: int = 2) -> Program:
@@ -115,4 +115,7 @@ class _Line:
 def _guards(action: Action) -> list[Action]:
     """Updates that must come first for rows to be exact: of the step before, or for early rows of the one before that."""
     back = {Op.EL: 1, Op.PL: 2}.get(action.op, 0)
-    return [action._replace(op=Op.EU, step=action.step - back)] if back and action.step >= back else []
+    if not back:
+        return []
+    updates = [action._replace(op=Op.EU, step=action.step - back), action._replace(op=Op.DU, step=action.step - 2)]
+    return [update for update in updates if update.step >= 0]

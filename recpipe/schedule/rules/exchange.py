@@ -8,16 +8,17 @@ from recpipe.schedule.deps import COLLECTIVES
 from recpipe.schedule.ir import EMBEDDING_OPS, STEP_OPS, WHOLE_STEP, Action, Op
 from recpipe.schedule.rules.base import Context, Violation
 
-_OWNER_OPS = frozenset({Op.EL, Op.EU, Op.PL})
+_OWNER_OPS = frozenset({Op.EL, Op.EU, Op.PL, Op.DU})
 
 
 def complete_chain(context: Context) -> Iterator[Violation]:
-    """V3: on every member ED, one EO and one EG a microbatch, and on owners EL and EU; PO and PL on all or none."""
+    """V3: on every member ED, one EO and one EG a microbatch, and on owners EL and EU; PO and PL, DG and DU on all or none."""
     place, relation = context.place, context.relation
     members, owners = frozenset(place.members), frozenset(place.tables)
     early = {action.step for action in context.spot if action.op in (Op.PO, Op.PL)}
+    deferred = {action.step for action in context.spot if action.op in (Op.DG, Op.DU)}
     for rank in range(place.num_ranks):
-        wanted = set(_wanted(context, early)) if rank in members else set()
+        wanted = set(_wanted(context, early, deferred)) if rank in members else set()
         if rank not in owners:
             wanted = {action for action in wanted if action.op not in _OWNER_OPS}
         want = {relation.at(action, rank) for action in wanted}
@@ -28,9 +29,11 @@ def complete_chain(context: Context) -> Iterator[Violation]:
             yield Violation("V3", rank, extra, None, "has no part in the exchange of this program")
 
 
-def _wanted(context: Context, early: set[int]) -> Iterator[Action]:
+def _wanted(context: Context, early: set[int], deferred: set[int]) -> Iterator[Action]:
     for step in range(context.program.steps):
-        ops = [Op.ED, Op.EL, Op.EU, *((Op.PL, Op.PO) if step in early else ())]
+        ops = [Op.ED, Op.EL, Op.EU]
+        ops += [Op.PL, Op.PO] if step in early else []
+        ops += [Op.DG, Op.DU] if step in deferred else []
         yield from (Action(op, 0, WHOLE_STEP, 0, step) for op in ops)
         for microbatch in range(context.program.microbatches):
             yield Action(Op.EO, 0, microbatch, 0, step)

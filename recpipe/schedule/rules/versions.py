@@ -17,7 +17,9 @@ def weight_lag(context: Context) -> int:
 
 def table_lag(context: Context) -> int:
     """Most table updates that a lookup is behind what exactness asks."""
-    return max(0, max((_behind(a, count) for _, a, count in _lookups(context)), default=0))
+    behind = (_behind(a, count) for _, a, count in _lookups(context))
+    deferred = (a.step - 1 - update.step for _, a, update in _missed(context))
+    return max(0, max(behind, default=0), max(deferred, default=0))
 
 
 def weight_versions(context: Context) -> Iterator[Violation]:
@@ -62,8 +64,24 @@ def _behind(action: Action, count: int) -> int:
     return action.step - count - (1 if action.op is Op.PL else 0)
 
 
+def _missed(context: Context) -> Iterator[tuple[int, Action, Action]]:
+    """(rank, lookup, update): deferred updates that a lookup should see and does not.
+
+    Rows whose update is deferred are untouched by the next step, and may be read by the one after that.
+    """
+    for rank, order in enumerate(context.program.orders):
+        waiting = {action for action in order if action.op is Op.DU}
+        for action in order:
+            waiting.discard(action)
+            if action.op in (Op.EL, Op.PL):
+                due = action.step - 1 - context.program.lag
+                yield from ((rank, action, update) for update in sorted(waiting) if update.step < due)
+
+
 def table_versions(context: Context) -> Iterator[Violation]:
     """V9: every lookup sees the updates of all earlier steps, up to `Program.lag`, and none of its own."""
+    for rank, action, update in _missed(context):
+        yield Violation("V9", rank, action, update, f"{action} does not see {update}, which must be before it")
     for rank, action, count in _lookups(context):
         late, early = _behind(action, count), count > action.step
         if late > context.program.lag or early:
@@ -100,7 +118,7 @@ def _after(context: Context, rank: int, action: Action) -> Iterator[Violation]:
 def empty_stores(context: Context) -> Iterator[Violation]:
     """V12: on every rank nothing of a step is issued after the last update of that step."""
     for rank, order in enumerate(context.program.orders):
-        closing = {a.step: k for k, a in enumerate(order) if a.op in (Op.OPT, Op.EU)}
+        closing = {a.step: k for k, a in enumerate(order) if a.op in (Op.OPT, Op.EU, Op.DU)}
         for k, action in enumerate(order):
             last = closing.get(action.step, k)
             if k > last:
