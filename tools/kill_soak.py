@@ -41,6 +41,7 @@ SCHEDULES: dict[str, tuple[int, dict[str, Any]]] = {
     "2 replicas, pooled": (2, {"batch_size": 8, "exchange__kind": "pooled"}),
     "1f1b, 2 stages": (2, {"mesh__stages": 2}),
     "zb_h1, 2 stages, async": (2, {"mesh__stages": 2, "schedule__name": "zb_h1", "checkpoint__async_save": True}),
+    "1 stage, spread": (2, {"schedule__embedding": "spread", "optimizer__table__name": "adam"}),
     "chimera, 2 stages": (2, {"mesh__stages": 2, "schedule__name": "chimera", "optimizer__table__name": "adam"}),
     "2 x 2": (4, {"batch_size": 8, "mesh__stages": 2, "schedule__name": "zb_h1", "tables__sharding": "column_wise"}),
 }

@@ -20,8 +20,9 @@ def main() -> None:
     for name in FAMILIES:
         made = build(name, Request(4, 4 if name == "cyclic" else 8))
         (GOLDEN / f"{name}_4_8.txt").write_text(format_program(made))
-    complete = assemble("1f1b", Request(2, 3), Exchange("ahead"), steps=2, lanes=2)
-    (GOLDEN / "1f1b_ahead_2_3.txt").write_text(format_program(complete))
+    for mode in ("ahead", "spread"):
+        complete = assemble("1f1b", Request(2, 3), Exchange(mode), steps=2, lanes=2)
+        (GOLDEN / f"1f1b_{mode}_2_3.txt").write_text(format_program(complete))
 
 
 if __name__ == "__main__":

@@ -128,11 +128,14 @@ class Executor:
         try:
             self._timed(action)
         except Exception as error:
-            if not isinstance(error, RecpipeError):
-                text = f"{action._replace(step=0)} of step {self._base + action.step}"
-                # add_note is not there in Python 3.10.
-                error.__notes__ = [*getattr(error, "__notes__", ()), f"while it ran {text}"]
+            self._note(error, action)
             raise
+
+    def _note(self, error: Exception, action: Action) -> None:
+        if not isinstance(error, RecpipeError):
+            text = f"{action._replace(step=0)} of step {self._base + action.step}"
+            # add_note is not there in Python 3.10.
+            error.__notes__ = [*getattr(error, "__notes__", ()), f"while it ran {text}"]
 
     def _timed(self, action: Action) -> None:
         recorder = self.recorder
@@ -264,7 +267,11 @@ class Executor:
             early = follower._replace(step=action.step + follower.step)
             if self.recorder is not None:
                 self.recorder.enter(early)
-            self.execute(early)
+            try:
+                self.execute(early)
+            except Exception as error:
+                self._note(error, early)
+                raise
             self._issued.add(early)
         if self.recorder is not None:
             self.recorder.enter(action)

@@ -18,7 +18,7 @@ def program(name="1f1b", stages=2, lanes=2, **settings):
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
-@pytest.mark.parametrize("mode", ["step", "route", "ahead"])
+@pytest.mark.parametrize("mode", ["step", "route", "ahead", "spread"])
 def test_repeating_the_cut_gives_the_program_again(name, mode):
     made = program(name, embedding=mode)
     for rank, order in enumerate(made.orders):

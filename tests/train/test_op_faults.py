@@ -36,6 +36,16 @@ def train(rank: int, world: int, cfg: Any, fault: Fault) -> str:
 @pytest.mark.parametrize("op", list(Op))
 def test_an_error_says_in_which_action(op):
     family = "chimera" if op in (Op.B, Op.R) else "zb_h1"
-    cfg = small_config(2, TrainConfig, mesh__stages=2, schedule__name=family, schedule__microbatches=4)
+    cfg = small_config(
+        2, TrainConfig, mesh__stages=2, schedule__name=family, schedule__microbatches=4, schedule__embedding="spread"
+    )
     with pytest.raises(Exception, match=rf"told: \['while it ran {op.value}\d.* of step \d+'\]"):
         run_ranks(train, 2, cfg, Fault(RANK.get(op, 1), op.value, 2, "raise"))
+
+
+@pytest.mark.parametrize(("op", "around"), [(Op.EG, Op.B), (Op.PO, Op.F)])
+def test_an_error_in_what_leaves_inside_names_both(op, around):
+    # It comes by twice a step: inside, and in its own turn, which finds it done.
+    cfg = small_config(2, TrainConfig, schedule__microbatches=1)
+    with pytest.raises(Exception, match=rf"told: \['while it ran {op.value}0.* of step \d+', 'while it ran {around.value}0\.0"):
+        run_ranks(train, 2, cfg, Fault(1, op.value, 3, "raise"))

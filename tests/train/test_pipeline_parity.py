@@ -67,7 +67,7 @@ def test_table_optimizers(optimizer):
     assert_same(verify(2, dtype="float64", optimizer__table__name=optimizer, mesh__stages=2, optimizer__table__l2=1e-3))
 
 
-@pytest.mark.parametrize("embedding", ["step", "route", "ahead"])
+@pytest.mark.parametrize("embedding", ["step", "route", "ahead", "spread"])
 @pytest.mark.parametrize("microbatches", [3, 12])
 def test_depths_and_microbatches_that_do_not_divide_the_rows_or_outnumber_them(embedding, microbatches):
     assert_same(verify(
@@ -114,9 +114,13 @@ def force_overlap(share: float, job: Job) -> None:
     job.dataset.batch = batch
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_ahead_of_time_whatever_consecutive_steps_have_in_common(share):
-    assert_same(verify(2, partial(force_overlap, share), **F64, mesh__stages=2, data__min_ids=4, tables__sharding="row_wise"))
+@pytest.mark.parametrize("embedding", ["ahead", "spread"])
+@pytest.mark.parametrize(("share", "stages"), [(0.0, 2), (0.5, 2), (1.0, 2), (0.5, 1)])
+def test_ahead_of_time_whatever_consecutive_steps_have_in_common(embedding, share, stages):
+    assert_same(verify(
+        2, partial(force_overlap, share), **F64, mesh__stages=stages, data__min_ids=4, tables__sharding="row_wise",
+        schedule__embedding=embedding,
+    ))  # fmt: skip
 
 
 def send_all_rows_early(job: Job) -> None:
@@ -144,6 +148,23 @@ def write_back_late(job: Job) -> None:
     job.tables.open = late
 
 
+def defer_all_gradients(job: Job) -> None:
+    """Those of rows that the next step reads, too."""
+    force_overlap(0.5, job)
+    opened, whole = TouchedRows.untouched, []
+
+    def untouched(self, rows_Q, *rest):
+        whole.append(rows_Q)
+        found = opened(self, rows_Q, *rest)
+        return found if len(whole) % 2 else torch.ones_like(found)
+
+    TouchedRows.untouched = untouched
+
+
+def lose_deferred_updates(job: Job) -> None:
+    job.tables.settle = lambda: None
+
+
 def lose_a_reduction(job: Job) -> None:
     """The copies of stage 1 keep their own gradients."""
     for stage, reducer in job.trainer.updates._reducers.items():
@@ -156,6 +177,8 @@ def lose_a_reduction(job: Job) -> None:
     [
         (send_all_rows_early, "rows", {"mesh__stages": 2, "data__min_ids": 4}),
         (write_back_late, "rows", {"mesh__stages": 2}),
+        (defer_all_gradients, "rows", {"data__min_ids": 4, "schedule__embedding": "spread"}),
+        (lose_deferred_updates, "rows", {"data__min_ids": 4, "schedule__embedding": "spread"}),
         (lose_a_reduction, "dense_weights", {"mesh__stages": 2, "schedule__name": "chimera"}),
         (lose_a_reduction, "dense_weights", {"mesh__stages": 2, "schedule__name": "dualpipe"}),
         (update_per_microbatch, "rows", {"mesh__stages": 2, "optimizer__table__name": "adagrad"}),

@@ -26,6 +26,7 @@ SAME = {
     "pipeline": {"mesh__stages": 2, "batch_size": 16, "schedule__name": "zb_h1", "tables__sharding": "column_wise"},
     "bags": {"data__mean_ids": 2.5, "data__multi_hot_features": 3, "schedule__microbatches": 2, "dtype": "float64"},
     "schedule": {"lr__lr_warmup_steps": 3, "lr__lr_decay_start": 5, "lr__lr_decay_steps": 4, "data__num_workers": 2},
+    "spread": {"schedule__embedding": "spread", "optimizer__table__name": "adam", "tables__sharding": "row_wise"},
     "sgd": {"optimizer__table__name": "sgd", "optimizer__dense__name": "sgd", "tables__replicate_below": 20},
 }
 
