@@ -95,6 +95,9 @@ class Run:
         self.gathered: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
         self.window: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
         self.owned: dict[tuple[int, int], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        self.kept: dict[tuple[int, int], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        self.deferred: dict[tuple[int, int], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        self.defers = {action.step for order in program.orders for action in order if action.op is Op.DG}
         self.partner = self._match_messages()
 
     def _match_messages(self) -> dict[Action, Action]:
@@ -209,15 +212,28 @@ class Run:
 
     def _eg(self, action: Action) -> None:
         rank, step = self.place.rank_of(action), action.step
+        late = self._touched(step) - self._touched(step + 1) if step in self.defers else set()
         for replica, stage in self.place.slots[rank]:
             if stage == 0:
                 gradient = self.gradients[Action(Op.F, 0, action.microbatch, replica, step)]
                 for row in rows_of(replica, action.microbatch, step):
-                    self.owned[self.owner[row], step][row] += gradient
+                    if row in late:
+                        self.kept[rank, step][row] += gradient
+                    else:
+                        self.owned[self.owner[row], step][row] += gradient
+
+    def _dg(self, action: Action) -> None:
+        for row, total in self.kept.pop((self.place.rank_of(action), action.step), {}).items():
+            self.deferred[self.owner[row], action.step][row] += total
 
     def _eu(self, action: Action) -> None:
-        rank = self.place.rank_of(action)
-        for row, total in sorted(self.owned[rank, action.step].items()):
+        self._update(self.owned[self.place.rank_of(action), action.step])
+
+    def _du(self, action: Action) -> None:
+        self._update(self.deferred[self.place.rank_of(action), action.step])
+
+    def _update(self, sums: dict[int, float]) -> None:
+        for row, total in sorted(sums.items()):
             self.table.update(row, total)
 
 

@@ -54,7 +54,7 @@ def test_never_loses_to_a_fixed_family(block: int) -> None:
     rng = random.Random(block)
     for _ in range(20):
         request = Request(rng.choice([2, 4]), rng.choice([2, 4, 8]), cost=random_cost(rng))
-        mode = rng.choice(["none", "step", "ahead"])
+        mode = rng.choice(["none", "step", "ahead", "spread"])
         setting = Setting(Exchange(mode), 1 if mode == "none" else 2, rng.choice([1, 2]))
         chosen, candidates = choose(request, setting)
         check(chosen)

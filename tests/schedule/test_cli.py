@@ -104,7 +104,7 @@ def test_costs_one_by_one(folder: Path) -> None:
         (["schedule=cyclic"], ScheduleError, "schedule.microbatches=4 or mesh.stages=8 would do"),
         (["schedule=dualpipe", "mesh.stages=3"], ScheduleError, "mesh.stages=4 would do"),
         (["schedule.name=zbh1"], ScheduleError, "no schedule 'zbh1'. Known: auto, gpipe, 1f1b"),
-        (["schedule.embedding=later"], ScheduleError, "not one of none, step, route, ahead"),
+        (["schedule.embedding=later"], ScheduleError, "not one of none, step, route, ahead, spread"),
         (["mesh.stages=0"], ScheduleError, "mesh.stages=0: must be at least 1"),
         (["schedule.microbatches=0"], ScheduleError, "microbatches must be at least 1"),
         (["cost.forward=-1"], ConfigError, "cost.forward=-1.0: must be finite and not negative"),

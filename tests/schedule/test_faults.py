@@ -15,7 +15,7 @@ from recpipe.errors import ScheduleError
 from recpipe.schedule import check as checker
 from recpipe.schedule.check import check, violations
 from recpipe.schedule.cost import Cost
-from recpipe.schedule.ir import Action, Program
+from recpipe.schedule.ir import Action, Op, Program
 from recpipe.schedule.rules.base import Violation
 from recpipe.schedule.simulate import simulate
 from tests.schedule.cases import ALL, program
@@ -76,7 +76,7 @@ def is_harmless(changed: Program) -> bool:
     return changed.lag > 0 or is_exact(changed)
 
 
-@pytest.mark.parametrize("mode", ["step", "ahead"])
+@pytest.mark.parametrize("mode", ["step", "ahead", "spread"])
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault(name: str, fault: str, mode: str) -> None:
@@ -98,7 +98,7 @@ def test_fault(name: str, fault: str, mode: str) -> None:
 @pytest.mark.parametrize("name", [name for name in ALL if name != "cyclic"])
 def test_every_family_is_exact_by_execution(name: str) -> None:
     """The positive control: the literal run agrees with the plain loop before anything is planted."""
-    for mode in ("step", "ahead"):
+    for mode in ("step", "ahead", "spread"):
         assert is_exact(program(name, mode, steps=3, ranks=2, microbatches=4))
 
 
@@ -107,6 +107,18 @@ def test_the_literal_run_sees_lag() -> None:
     made = program("cyclic", "step", steps=3)
     assert check(made).weight_lag == 1
     assert not is_exact(made)
+
+
+def test_the_literal_run_sees_a_deferred_update_that_is_late() -> None:
+    """The negative control of `spread`: behind the lookup that must see it, a deferred update gives other numbers."""
+    made = program("1f1b", "spread", steps=3, ranks=2, microbatches=4)
+    orders = [list(order) for order in made.orders]
+    for order in orders:
+        for late in [action for action in order if action.op is Op.DU and action.step == 0]:
+            order.remove(late)
+            order.insert(order.index(late._replace(op=Op.EL, step=2)) + 1, late)
+    assert {one.rule for one in violations(made.with_orders(orders))} == {"V9"}
+    assert not is_exact(made.with_orders(orders))
 
 
 @pytest.mark.parametrize("rule", ["complete_chain", "updates", "weight_versions", "table_versions"])

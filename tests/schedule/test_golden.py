@@ -51,9 +51,12 @@ def test_text(name: str) -> None:
     assert parse_program(text) == made
 
 
-def test_text_of_a_complete_program() -> None:
-    made = assemble("1f1b", Request(2, 3), Exchange("ahead"), steps=2, lanes=2)
-    assert format_program(made) == (GOLDEN / "1f1b_ahead_2_3.txt").read_text()
+@pytest.mark.parametrize("mode", ["ahead", "spread"])
+def test_text_of_a_complete_program(mode: str) -> None:
+    made = assemble("1f1b", Request(2, 3), Exchange(mode), steps=2, lanes=2)
+    text = (GOLDEN / f"1f1b_{mode}_2_3.txt").read_text()
+    assert format_program(made) == text
+    assert parse_program(text) == made
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def lane_events(events: tuple[Event, ...], made: Program, lane: int) -> list[Eve
 
 
 @pytest.mark.parametrize("host", ["async", "sync"])
-@pytest.mark.parametrize("mode", ["none", "step", "ahead"])
+@pytest.mark.parametrize("mode", ["none", "step", "ahead", "spread"])
 @pytest.mark.parametrize("name", ALL)
 def test_fold_equals_all_lanes(name: str, mode: str, host: str) -> None:
     """Every event of every lane, not only the makespan, and every metric."""

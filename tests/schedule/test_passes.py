@@ -52,9 +52,10 @@ def test_rows_travel_as_first_needed_and_gradients_as_last_used() -> None:
         assert all(a.op in (Op.RG, Op.SG) for a in between)
 
 
+@pytest.mark.parametrize("mode", ["ahead", "spread"])
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_ahead_routes_two_steps_and_fetches_one(name: str) -> None:
-    made = program(name, "ahead", steps=4)
+def test_ahead_routes_two_steps_and_fetches_one(name: str, mode: str) -> None:
+    made = program(name, mode, steps=4)
     for rank in range(2):
         for step in range(1, 4):
             end_of_last = place(made, rank, Op.EU, step - 1)
@@ -62,6 +63,33 @@ def test_ahead_routes_two_steps_and_fetches_one(name: str) -> None:
             assert place(made, rank, Op.PO, step) < end_of_last < place(made, rank, Op.EO, step)
         for step in range(2, 4):
             assert place(made, rank, Op.ED, step) < place(made, rank, Op.EU, step - 2)
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_spread_updates_the_rest_under_the_next_step(name: str) -> None:
+    """Its gradients travel behind its own update, which waits for fewer, and are applied before any lookup that needs them."""
+    made = program(name, "spread", steps=4)
+    for rank in range(2):
+        assert count(made, rank, Op.DG, 3) == count(made, rank, Op.DU, 3) == 0
+        for step in range(3):
+            counts = {op: count(made, rank, op, step) for op in (Op.EU, Op.DG, Op.DU)}
+            assert counts == {Op.EU: 1, Op.DG: 1, Op.DU: 1}
+            assert place(made, rank, Op.EU, step) < place(made, rank, Op.DG, step) < place(made, rank, Op.DU, step)
+            assert place(made, rank, Op.DU, step) < place(made, rank, Op.EU, step + 1)
+        for step in range(2):
+            assert place(made, rank, Op.DU, step) < place(made, rank, Op.PL, step + 2)
+
+
+def test_spread_hides_gradients_that_ahead_exposes() -> None:
+    """Four steps on a slow network: every gradient travels once, and the last backward of a step is followed by few."""
+    request = Request(1, 2)
+    ahead, spread = (assemble("1f1b", request, Exchange(mode), steps=4, lanes=2) for mode in ("ahead", "spread"))
+    slow, quick = measured(ahead, NETWORK), measured(spread, NETWORK)
+    assert quick.makespan < slow.makespan
+    assert quick.exchange["EG"].exposed < slow.exchange["EG"].exposed / 1.5
+    moved = [sum(size for op, size in m.collective_bytes.items() if op in ("EG", "DG")) for m in (slow, quick)]
+    assert moved[0] == pytest.approx(moved[1]) == pytest.approx(24)
+    assert quick.collective_bytes["DG"] == pytest.approx(3 * 6 * 0.75)
 
 
 def test_ahead_hides_what_step_exposes() -> None:
@@ -86,11 +114,12 @@ def test_rows_do_not_grow_with_microbatches() -> None:
         assert sizes["EO"] == pytest.approx(6) and sizes["EG"] == pytest.approx(6)
 
 
-def test_fill_uses_bubbles() -> None:
+@pytest.mark.parametrize("mode", ["ahead", "spread"])
+def test_fill_uses_bubbles(mode: str) -> None:
     """Table work that held up the pipeline moves under it, and the program stays exact."""
     request = Request(4, 8)
     cost = replace(NETWORK, lookup=2.0, update=1.0, far=Link(0.0, 50.0))
-    plain = assemble("1f1b", request, Exchange("ahead"), steps=3)
+    plain = assemble("1f1b", request, Exchange(mode), steps=3)
     filled = fill_bubbles(plain, cost)
     assert check(filled).exact
     assert [sorted(order) for order in filled.orders] == [sorted(order) for order in plain.orders]
@@ -99,10 +128,11 @@ def test_fill_uses_bubbles() -> None:
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 @pytest.mark.parametrize("host", ["async", "sync"])
-def test_fill_is_never_slower(name: str, host: str) -> None:
+@pytest.mark.parametrize("mode", ["ahead", "spread"])
+def test_fill_is_never_slower(name: str, mode: str, host: str) -> None:
     for lookup, update in ((0.3, 0.3), (2.0, 0.5), (0.5, 3.0)):
         cost = replace(NETWORK, lookup=lookup, update=update, host=host)
-        plain = program(name, "ahead", steps=3)
+        plain = program(name, mode, steps=3)
         filled = fill_bubbles(plain, cost)
         assert check(filled).exact
         assert simulate(filled, cost).makespan <= simulate(plain, cost).makespan

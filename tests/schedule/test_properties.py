@@ -61,7 +61,7 @@ def programs(draw: st.DrawFn) -> tuple[Program, Cost]:
     name = draw(st.sampled_from(ALL))
     if name == "cyclic":
         request = replace(request, microbatches=request.ranks)
-    exchange = Exchange(draw(st.sampled_from(["none", "step", "ahead"])), draw(st.integers(0, 3)))
+    exchange = Exchange(draw(st.sampled_from(["none", "step", "ahead", "spread"])), draw(st.integers(0, 3)))
     steps, lanes, fill = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.booleans())
     try:
         made = assemble(name, request, exchange, steps, lanes, fill)

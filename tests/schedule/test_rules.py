@@ -73,6 +73,11 @@ CASES: list[tuple[str, str, str, Edit, int, tuple[str, str | None]]] = [
     ("V7", "1f1b", "none", put(0, "SA0.1", "F0.1"), 0, ("F0.1", "SA0.1")),
     ("V8", "1f1b", "steps", put(0, "OPT0", None), 0, ("1:F0.0", "OPT0")),
     ("V9", "1f1b", "step", put(0, "EU0", None), 0, ("1:EL0", "EU0")),
+    ("V3", "1f1b", "spread", drop(0, "DU0"), 0, ("DU0", "DG0")),
+    ("V3", "1f1b", "spread", both(drop(1, "DG1"), drop(1, "DU1")), 1, ("DG1", "ED1")),
+    ("V3", "1f1b", "spread", put(0, "DU0", "DG0"), 0, ("DG0", "DU0")),
+    ("V9", "1f1b", "spread", put(0, "DU0", "2:EO0.0"), 0, ("2:PL0", "DU0")),
+    ("V9", "1f1b", "spread", put(0, "DU0", "2:EO0.0"), 0, ("2:EL0", "DU0")),
     ("V10", "1f1b", "steps", put(0, "OPT0", "B0.3"), 0, ("B0.3", "OPT0")),
     ("V10", "chimera", "none", put(0, "R0", "B0.0"), 0, ("B0.0", "R0")),
     ("V12", "1f1b", "steps", put(1, "SG1.3", "1:F1.0"), 1, ("OPT1", "SG1.3")),
@@ -81,7 +86,7 @@ CASES: list[tuple[str, str, str, Edit, int, tuple[str, str | None]]] = [
 
 @pytest.mark.parametrize(("rule", "name", "mode", "edit", "rank", "actions"), CASES)
 def test_rule(rule: str, name: str, mode: str, edit: Edit, rank: int, actions: tuple[str, str]) -> None:
-    exchange, steps = ("none", 2) if mode == "steps" else (mode, 1 if mode == "none" else 2)
+    exchange, steps = ("none", 2) if mode == "steps" else (mode, {"none": 1, "spread": 3}.get(mode, 2))
     made = program(name, exchange, steps=steps)
     check(made)
     broken = planted(made, edit)
