@@ -23,6 +23,7 @@ from recpipe.schedule.families import build
 from recpipe.schedule.families.base import Request
 from recpipe.schedule.ir import Op, Placement, Program
 from recpipe.schedule.passes.embedding import Exchange
+from recpipe.schedule.profile import deferred
 
 _SPLIT = ("zb_h1", "zb_h2", "interleaved_zb", "zbv", "dualpipe", "dualpipev", "greedy")
 """Families whose weight gradients come in a W of their own."""
@@ -163,6 +164,10 @@ def stage_times(problem: Problem, cut: Partition, rows: float, split: bool = Fal
         split: whether I and W run apart.
     """
     times = _block_times(problem, rows, len(cut), split)
+    return _by_stage(times, cut)
+
+
+def _by_stage(times: np.ndarray, cut: Partition) -> np.ndarray:
     return np.array([times[part.start : part.stop].sum(axis=0) for part in cut])
 
 
@@ -195,7 +200,8 @@ def _cost(problem: Problem, choice: Choice, cut: Partition, rows: float, lanes: 
     """Milliseconds and bytes of one rank's share."""
     topology, width = problem.topology, choice.stages
     near, far = topology.message or topology.near, topology.message or topology.far
-    times = stage_times(problem, cut, rows, splits(choice)) * 1e3
+    blocks = _block_times(problem, rows, len(cut), splits(choice)) * 1e3
+    times, first = _by_stage(blocks, cut), blocks[: cut[0].stop]
     weights = [sum(problem.tower.blocks[b].parameters for b in part) for part in cut]
     cuts = [problem.tower.cut_elements[part.stop] * rows * problem.element for part in cut[:-1]]
     largest = max(cuts, default=0.0)
@@ -220,9 +226,10 @@ def _cost(problem: Problem, choice: Choice, cut: Partition, rows: float, lanes: 
         ranks_per_node=topology.ranks_per_node if topology.num_nodes > 1 else topology.world,
         first_use=first_use,
         early=early,
+        beside_rows=float(first[: problem.tower.beside].sum() / first.sum()) if first.sum() else 0.0,
         measured={**_reductions(problem, choice, times, weights, lanes), **_measured(problem, cut, times)},
         route=2 * _alpha(problem) if topology.host == "sync" else 0.0,
-        issue=_issue(problem, choice, rows),
+        issue=_issue(problem, choice, rows, early),
         shared=topology.host == "sync",
         host=topology.host,
     )
@@ -240,15 +247,20 @@ def _measured(problem: Problem, cut: Partition, times: np.ndarray) -> dict[str, 
     return found
 
 
-def _issue(problem: Problem, choice: Choice, rows: float) -> dict[str, float]:
-    """Milliseconds that issuing a message takes of the compute before which it is issued."""
+def _issue(problem: Problem, choice: Choice, rows: float, early: float) -> dict[str, float]:
+    """Milliseconds that issuing a message takes of the compute before which it is issued.
+
+    Args:
+        early: share of the row gradients that may be deferred.
+    """
     if not problem.issue:
         return {}
     lines = nearest(problem.issue, choice.stages)
-    if choice.mode != "ahead":
+    if choice.mode not in ("ahead", "spread"):
         # What finds early rows is counted with EO; without them sending takes what it takes for those.
         lines = {name: lines.get(name.replace("EO", "PO"), line) for name, line in lines.items() if name[:2] != "PO"}
-    return {name: max(0.0, line.fixed + line.row * rows) * 1e3 for name, line in lines.items()}
+    found = {name: max(0.0, line.fixed + line.row * rows) * 1e3 for name, line in lines.items()}
+    return deferred(found, early, choice.microbatches) if choice.mode == "spread" else found
 
 
 def _reductions(

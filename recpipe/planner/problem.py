@@ -42,20 +42,20 @@ class Scope:
         stages: ranks of one pipeline; empty: every number that divides the ranks and does not straddle nodes.
         microbatches: a step.
         schedules: families.
-        modes: how rows travel: step, route, ahead.
+        modes: how rows travel: step, route, ahead, spread.
         chunks: pieces a rank runs, for looped families.
         seconds: time box; what has been found by then is the plan, and the report says so.
         effort: most table assignments that are looked at, for each schedule that is polished.
         steps: optimizer steps that are simulated.
         partitions: most ways to cut the tower that are tried for each schedule, beside the one of least cost.
-        margin: share of the fastest step by which a simpler way (fewer stages, then fewer microbatches) may be slower and
-            still be chosen: predictions are not better than that.
+        margin: share of the fastest step by which a simpler way (fewer stages, then fewer microbatches, then no deferred
+            gradients) may be slower and still be chosen: predictions are not better than that.
     """
 
     stages: tuple[int, ...] = ()
     microbatches: tuple[int, ...] = (1, 2, 4, 8, 16)
     schedules: tuple[str, ...] = SCHEDULES
-    modes: tuple[str, ...] = ("ahead", "route", "step")
+    modes: tuple[str, ...] = ("ahead", "spread", "route", "step")
     chunks: tuple[int, ...] = (2,)
     seconds: float = 30.0
     effort: int = 4000

@@ -109,7 +109,7 @@ class _Search:
         fastest = ordered[0]
         limit = fastest.step * (1 + self.problem.scope.margin)
         close = [one for one in ordered if one.score[0] == fastest.score[0] and one.step <= limit]
-        return min(close, key=lambda one: (one.choice.stages, one.choice.microbatches, one.step))
+        return min(close, key=lambda one: (one.choice.stages, one.choice.microbatches, one.choice.mode == "spread", one.step))
 
     @staticmethod
     def _best_first(rated: list[Rated]) -> list[Rated]:

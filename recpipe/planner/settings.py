@@ -13,7 +13,7 @@ from recpipe.planner.problem import SCHEDULES, Scope
 from recpipe.planner.table_costs import Allowed
 
 EXCHANGES = ("window", "pooled")
-MODES = ("ahead", "route", "step")
+MODES = ("ahead", "spread", "route", "step")
 
 
 @dataclass

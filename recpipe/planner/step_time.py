@@ -39,21 +39,24 @@ class TableTimes(NamedTuple):
 
 
 class Wait(Enum):
-    """Until when an action waits for another: its end, its channel being free, its last byte having left."""
+    """Until when an action waits for another: its end, its channel being free, its last byte having left; or until a part of
+    a compute action before its end (`recpipe.schedule.inside`)."""
 
     END = "end"
+    INSIDE = "inside"
     CHANNEL = "channel"
     WIRE = "wire"
 
 
-_COLLECTIVE = (Op.PO, Op.EO, Op.EG, Op.R)
-_ROUTED_AHEAD = {"none": 0, "step": 0, "route": 1, "ahead": 2}
+_COLLECTIVE = (Op.PO, Op.EO, Op.EG, Op.DG, Op.R)
+_ROUTED_AHEAD = {"none": 0, "step": 0, "route": 1, "ahead": 2, "spread": 2}
 
 
 class StepModel:
     """One program over several steps.
 
-    A run is in its stride: ids that a running pipeline has routed before, and early rows of the first step, are there.
+    A run is in its stride: ids that a running pipeline has routed before, and early rows of the first step, are there;
+    gradients that the last step would defer are left to the next.
     Where the host is synchronous, routing ids is work of the thread that computes.
 
     With `Cost.shared` messages of a rank share its link, one after the other, in the order in which they would be ready if
@@ -68,9 +71,10 @@ class StepModel:
     def __init__(self, program: Program, cost: Cost, mode: str) -> None:
         self.program, self.cost = program, replace(cost, lookup=0.0, row_bytes=0.0, update=0.0)
         self._sync = cost.host == "sync"
-        self.early = cost.early if mode == "ahead" and program.steps > 1 else 0.0
+        self.early = cost.early if mode in ("ahead", "spread") and program.steps > 1 else 0.0
+        self._defers = mode == "spread" and program.steps > 1
         self._routed = _ROUTED_AHEAD[mode]
-        self._graph = Graph(Relation(program), cost.host)
+        self._graph = Graph(Relation(program), cost.host, overlapped=cost.overlapped)
         self._order = self._graph.sorted_nodes()
         assert len(self._order) == len(self._graph.actions), f"{program.name} deadlocks"
         self._wire: list[list[int]] = [[] for _ in self._order]
@@ -94,7 +98,9 @@ class StepModel:
         wires = Wires(plain)
         late = np.array([wires.link(a).alpha * wires.hops(a) if a.op in _COLLECTIVE else 0.0 for a in actions])
         self._sent = np.where([a.op in _COLLECTIVE for a in actions], np.maximum(self._base - late, 0.0), self._free)
-        parts = ((Wait.END, self._base, 1.0), (Wait.CHANNEL, np.array(self._free), 0.0), (Wait.WIRE, self._sent, 1.0))
+        self._lags = [[(head, plain.part(part)) for head, part in heads] for heads in self._graph.inside]
+        ends = ((wait, self._base, 1.0) for wait in (Wait.END, Wait.INSIDE))
+        parts = (*ends, (Wait.CHANNEL, np.array(self._free), 0.0), (Wait.WIRE, self._sent, 1.0))
         self._parts = {wait: np.column_stack([constant, self._slopes * moves]) for wait, constant, moves in parts}
 
     def _units(self) -> Iterator[Cost]:
@@ -113,12 +119,17 @@ class StepModel:
         if action.op is Op.ED and action.step < self._routed and not self._sync:
             return 0.0
         begun = (Op.EO,) if self._sync else (Op.EL, Op.EO)
-        return 1.0 - self.early if action.step == 0 and action.op in begun else 1.0
+        if action.step == 0 and action.op in begun:
+            return 1.0 - self.early
+        return 1.0 - self.early if self._defers and action.op is Op.EG and action.step == self.program.steps - 1 else 1.0
 
     def _share_wires(self) -> None:
         """Lets what a rank sends wait for what it sent before."""
         ready, _, _ = self._walk(TableTimes())
         place = {node: number for number, node in enumerate(self._order)}
+        for node in self._order:  # What starts before the end of another still comes behind it.
+            for head in self._graph.successors(node):
+                ready[head] = max(ready[head], ready[node])
         self._order.sort(key=lambda node: (ready[node], place[node]))
         place = {node: number for number, node in enumerate(self._order)}
         for rank, order in enumerate(self.program.orders):
@@ -129,7 +140,7 @@ class StepModel:
 
     def _sends(self, rank: int, action: Action) -> bool:
         """Whether `rank` puts bytes on its link in `action`."""
-        if action.op is Op.EG:
+        if action.op in (Op.EG, Op.DG):
             return rank in self.program.placement.consumers
         if action.op is Op.R:
             return self.program.num_copies > 1
@@ -157,10 +168,15 @@ class StepModel:
         point = np.array([1.0, *times])
         _, end, cause = self._walk(times)
         node, wait = max(range(len(end)), key=end.__getitem__, default=-1), Wait.END
+        head = -1
         while node >= 0:
             op = self._graph.actions[node].op.value
             found[op] = found.get(op, 0.0) + float(self._parts[wait][node] @ point) / self.program.steps
-            node, wait = cause[node]
+            if wait is Wait.INSIDE:
+                # What runs meanwhile is part of a forward or backward: that much of it is not on the chain.
+                op = next(part.action.op.value for other, part in self._graph.inside[node] if other == head)
+                found[op] = found.get(op, 0.0) - self._lag(node, head) / self.program.steps
+            head, (node, wait) = node, cause[node]
         return found
 
     def timeline(self, times: TableTimes) -> Timeline:
@@ -191,6 +207,9 @@ class StepModel:
             for head in graph.next[node]:
                 if finish > start[head]:
                     start[head], cause[head] = finish, (node, Wait.END)
+            for head, lag in self._lags[node]:
+                if finish - lag > start[head]:
+                    start[head], cause[head] = finish - lag, (node, Wait.INSIDE)
             if graph.behind[node]:
                 free = start[node] + self._free[node]
                 for head in graph.behind[node]:
@@ -204,8 +223,14 @@ class StepModel:
 
     def _chain(self, end: list[float], cause: list[tuple[int, Wait]]) -> np.ndarray:
         plane = np.zeros(1 + len(TableTimes._fields))
-        node, wait = max(range(len(end)), key=end.__getitem__, default=-1), Wait.END
+        node, wait, head = max(range(len(end)), key=end.__getitem__, default=-1), Wait.END, -1
         while node >= 0:
             plane += self._parts[wait][node]
-            node, wait = cause[node]
+            if wait is Wait.INSIDE:
+                plane[0] -= self._lag(node, head)
+            head, (node, wait) = node, cause[node]
         return plane / self.program.steps
+
+    def _lag(self, node: int, head: int) -> float:
+        """By how much `head` starts before the end of `node`."""
+        return next(lag for other, lag in self._lags[node] if other == head)

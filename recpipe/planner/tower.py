@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -132,6 +132,7 @@ class Tower:
         num_dense: dense columns of a row of data.
         whole: by number of stages; where there are any, they say how long all blocks together take.
         weight: of each block, its part of `whole`.
+        beside: number of blocks before the first that reads rows of tables.
     """
 
     blocks: tuple[BlockCost, ...]
@@ -139,6 +140,7 @@ class Tower:
     num_dense: int = 13
     whole: Mapping[int, WholeTower] = field(default_factory=dict)
     weight: tuple[float, ...] = ()
+    beside: int = 0
 
     def times(self, rows: float, node: Nodes, stages: int = 1, split: bool = False) -> np.ndarray:
         """Seconds of F, I and W of each block for a microbatch of `rows` rows: blocks x 3.
@@ -167,7 +169,14 @@ def count_tower(model: Model) -> Tower:
     """Costs of a model whose blocks may be on the meta device; nothing is computed."""
     saved = _saved_bytes(model)
     blocks = [_count_block(block, shapes, kept) for (block, shapes), kept in zip(_inputs(model), saved, strict=True)]
-    return Tower(tuple(blocks), tuple(spec.row_numel for spec in model.boundaries), model.num_dense)
+    cuts = tuple(spec.row_numel for spec in model.boundaries)
+    return Tower(tuple(blocks), cuts, model.num_dense, beside=blocks_beside_rows(model))
+
+
+def blocks_beside_rows(model: Model) -> int:
+    """Number of blocks before the first that reads rows of tables: a bottom tower."""
+    readers = (k for k, block in enumerate(model.blocks) if "rows_BFD" in cast(Block, block).inputs)
+    return min(readers, default=len(model.blocks))
 
 
 def measure_tower(model: Model, tower: Tower, repeats: int = 5) -> Tower:

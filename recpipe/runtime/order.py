@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import takewhile
+from functools import cached_property
 
 from recpipe.errors import ScheduleError
 from recpipe.schedule.check import check
-from recpipe.schedule.ir import WHOLE_STEP, Action, Op, Program
+from recpipe.schedule.inside import followers
+from recpipe.schedule.ir import Action, Op, Program
 
 STEPS = 5
 """Steps of the program that an order is cut from: the second and third look two steps ahead, as every later one does."""
@@ -93,22 +93,13 @@ def step_order(program: Program, local_rank: int) -> StepOrder:
     return StepOrder(program, first, later)
 
 
-_INSIDE = {Op.F: (Op.DG, Op.PL, Op.PO), Op.B: (Op.EG,)}
-
-
 def _followers(order: tuple[Action, ...]) -> Inside:
-    found = {}
-    for k, action in enumerate(order):
-        if action.op in _INSIDE and action.stage == 0:
-            behind = tuple(takewhile(partial(_may_be_inside, action), order[k + 1 :]))
-            found[action.op, action.replica, action.stage, action.microbatch] = tuple(
-                other._replace(step=other.step - action.step) for other in behind
-            )
-    return found
-
-
-def _may_be_inside(action: Action, other: Action) -> bool:
-    return other.op in _INSIDE[action.op] and other.microbatch in (action.microbatch, WHOLE_STEP)
+    return {
+        (action.op, action.replica, action.stage, action.microbatch): tuple(
+            other._replace(step=other.step - action.step) for other in behind
+        )
+        for action, behind in followers(order)
+    }
 
 
 def _parts(order: tuple[Action, ...], steps: int) -> list[tuple[Action, ...]]:

@@ -12,6 +12,7 @@ from math import inf
 
 from recpipe.errors import ConfigError
 from recpipe.schedule.deps import Relation, is_communication
+from recpipe.schedule.inside import Part
 from recpipe.schedule.ir import Action, Op, Program
 
 
@@ -65,6 +66,8 @@ class Cost:
         first_use: share of the rows first needed by each microbatch; empty for even shares.
         early: share of the rows that the step before does not touch, which may travel ahead; the gradients of as many may
             be deferred.
+        beside_rows: share of a first stage's compute in blocks that need no rows. Above 0, and where the host is ``sync``,
+            it runs while rows are on their way, and exchanges leave before it ends: see `recpipe.schedule.inside`.
         fused: time of a fused forward and backward over the sum of the two.
         measured: durations that take the place of what the numbers above give, by the text of an action without step and
             replica, or parts of it: ``F0.2``, ``EO.1``, ``F0``, ``EU``. They belong to one size of microbatch.
@@ -96,6 +99,7 @@ class Cost:
     row_bytes: float = 0.0
     first_use: tuple[float, ...] = ()
     early: float = 0.5
+    beside_rows: float = 0.0
     fused: float = 1.0
     measured: Mapping[str, float] = field(default_factory=dict)
     issue: Mapping[str, float] = field(default_factory=dict)
@@ -106,12 +110,18 @@ class Cost:
         for name in _NOT_NEGATIVE:
             if not 0 <= getattr(self, name) < inf:
                 raise ConfigError(f"cost.{name}={getattr(self, name)}: must be finite and not negative.")
-        if not 0 <= self.early <= 1:
-            raise ConfigError(f"cost.early={self.early}: a share lies in [0, 1].")
+        for name in ("early", "beside_rows"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"cost.{name}={getattr(self, name)}: a share lies in [0, 1].")
         if self.host not in ("async", "sync"):
             raise ConfigError(f"cost.host={self.host!r}: write async (CUDA) or sync (CPU, gloo).")
         if any(share < 0 for share in (*self.profile, *self.first_use, *self.delay)):
             raise ConfigError("cost.profile, cost.first_use and cost.delay must not be negative.")
+
+    @property
+    def overlapped(self) -> bool:
+        """Whether exchanges leave inside the compute of a first stage."""
+        return self.beside_rows > 0 and self.host == "sync"
 
     def scaled(self, ratio: float) -> Cost:
         """The same step cut in ``1 / ratio`` times as many microbatches: compute and boundaries shrink by `ratio`."""
@@ -217,6 +227,11 @@ class Durations:
         op, stage = action.op.value, action.stage
         names = (f"{op}{stage}.{action.microbatch}", f"{op}.{action.microbatch}", f"{op}{stage}", op)
         return next((self.cost.measured[name] for name in names if name in self.cost.measured), None)
+
+    def part(self, part: Part) -> float:
+        """Duration of a part of a forward or backward."""
+        share = self.cost.beside_rows
+        return self.of(part.action) * (share if part.beside else 1 - share)
 
     def node(self, action: Action) -> float:
         """Duration of the join that `action` stands for: of both halves if it opens a fused block."""

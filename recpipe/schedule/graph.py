@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from recpipe.schedule.deps import COMPUTE, Relation, is_communication, is_message
+from recpipe.schedule.inside import Part, overlaps
 from recpipe.schedule.ir import Action
 
 Edge = tuple[Action, Action, str]
@@ -48,26 +49,31 @@ class Graph:
         actions: one action of each node.
         next: successors of each node that wait for its end.
         behind: successors that only wait for the channel to be free again.
+        inside: successors that start before its end, each by what a part of a compute action takes.
         indegree: number of incoming edges of each node.
     """
 
-    def __init__(self, relation: Relation, host: str, ordered: bool = True) -> None:
-        """With `ordered` false only results matter, not lanes or issue order."""
+    def __init__(self, relation: Relation, host: str, ordered: bool = True, overlapped: bool = False) -> None:
+        """With `ordered` false only results matter, not lanes or issue order; `overlapped`: see `recpipe.schedule.inside`."""
         self.relation, self.host = relation, host
         self.node_of: dict[Action, int] = {}
         self.actions: list[Action] = []
         self._place_nodes()
         self.next: list[list[int]] = [[] for _ in self.actions]
         self.behind: list[list[int]] = [[] for _ in self.actions]
+        self.inside: list[list[tuple[int, Part]]] = [[] for _ in self.actions]
         self.indegree = [0] * len(self.actions)
-        node_of = self.node_of
+        node_of, parts = self.node_of, overlaps(relation) if overlapped else {}
         for source, target, kind in edges(relation, host):
             if source in node_of and (ordered or kind == "needs"):
                 head = node_of[target]
                 if kind == "lane" and node_of[source] == head and relation.is_block(source, target):
                     continue
-                behind = kind == "lane" and is_message(target.op)
-                (self.behind if behind else self.next)[node_of[source]].append(head)
+                behind, part = kind == "lane" and is_message(target.op), parts.get((source, target))
+                if part is not None:
+                    self.inside[node_of[source]].append((head, part))
+                else:
+                    (self.behind if behind else self.next)[node_of[source]].append(head)
                 self.indegree[head] += 1
 
     def _place_nodes(self) -> None:
@@ -83,7 +89,9 @@ class Graph:
 
     def successors(self, node: int) -> list[int]:
         """All nodes that wait for `node` in some way."""
-        return self.next[node] + self.behind[node] if self.behind[node] else self.next[node]
+        if not self.behind[node] and not self.inside[node]:
+            return self.next[node]
+        return [*self.next[node], *self.behind[node], *(head for head, _ in self.inside[node])]
 
     def sorted_nodes(self) -> list[int]:
         """Nodes in an order that respects every edge. Shorter than the graph when there is a cycle."""

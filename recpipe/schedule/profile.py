@@ -14,7 +14,7 @@ from typing import Any
 
 from recpipe.errors import ConfigError
 from recpipe.schedule.cost import Cost, Link
-from recpipe.schedule.ir import Program
+from recpipe.schedule.ir import Op, Program
 
 Line = tuple[float, float]
 """Milliseconds of an action: a fixed part, and a part for each row of its microbatch."""
@@ -28,11 +28,13 @@ class Cut:
         compute: lines by op and stage: ``F0``, ``B1``, ``I0``, ``W1``, ``OPT0``; rows do not matter for the last.
         boundary: bytes of a row that cross the cut behind each stage.
         weights: gradient bytes of each stage.
+        first: blocks of the first stage; 0 where nobody counted.
     """
 
     compute: dict[str, Line]
     boundary: list[float]
     weights: list[float]
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Profile:
         meshes: by ranks of a pipeline.
         blocks: milliseconds of forward and backward of each block of the tower, to cut it by; empty where not measured.
         alpha, bandwidth: of a link between ranks; bytes a millisecond.
+        beside: number of blocks before the first that reads rows of tables.
         exchange: bandwidth that an all-to-all of all ranks reaches, both ways at once; 0: as `bandwidth`.
     """
 
@@ -74,6 +77,12 @@ class Profile:
     bandwidth: float
     blocks: list[float] = field(default_factory=list)
     exchange: float = 0.0
+    beside: int = 0
+
+    def beside_rows(self, cut: Cut) -> float:
+        """Share of the first stage that runs while rows are on their way."""
+        stage = self.blocks[: cut.first]
+        return sum(stage[: self.beside]) / sum(stage) if sum(stage) else 0.0
 
     def save(self, path: Path) -> None:
         """Writes it as JSON."""
@@ -113,6 +122,8 @@ def profiled_cost(profile: Profile, program: Program) -> Cost:
     rows = profile.global_rows / program.num_copies / program.microbatches
     compute = {name: _at(line, rows) for name, line in cut.compute.items()}
     table = {name: _at(line, rows) for name, line in mesh.lines.items()}
+    if any(action.op is Op.DG for order in program.orders for action in order):
+        table = deferred(table, mesh.early, program.microbatches)
     issued = ("ED", "PO", "EO", "EG", "DG")
     boundary = [size * rows for size in cut.boundary]
     largest = max(boundary, default=0.0) or 1.0
@@ -129,11 +140,29 @@ def profiled_cost(profile: Profile, program: Program) -> Cost:
         row_bytes=mesh.row_bytes / place.num_replicas,
         first_use=_shares(mesh.first_use, program.microbatches),
         early=mesh.early,
+        beside_rows=profile.beside_rows(cut),
         measured={**compute, **{name: time for name, time in table.items() if not name.startswith(issued)}},
         issue={name: time for name, time in table.items() if name.startswith(issued)},
         shared=True,
         host="sync",
     )
+
+
+def deferred(times: Mapping[str, float], early: float, microbatches: int) -> dict[str, float]:
+    """Times of a step that defers gradients, from those of one that does not: DG and DU take their share of EG and EU.
+
+    Args:
+        times: by op and stage; EG of one microbatch.
+        early: share that is deferred.
+    """
+    found: dict[str, float] = {}
+    for name, time in times.items():
+        is_sent = name.startswith("EG")
+        if is_sent or name.startswith("EU"):
+            found[f"D{name[1:]}"] = time * early * (microbatches if is_sent else 1)
+            time *= 1 - early
+        found[name] = time
+    return found
 
 
 def _found(known: Mapping[str, Any], number: int, what: str) -> Any:

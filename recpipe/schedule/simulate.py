@@ -26,7 +26,7 @@ def simulate(program: Program, cost: Cost, unit: str = "slot") -> Timeline:
     if cost.shared or not cost.lanes_are_equal(program):
         program = expand(program)
     relation = Relation(program)
-    graph = Graph(relation, cost.host)
+    graph = Graph(relation, cost.host, overlapped=cost.overlapped)
     order = graph.sorted_nodes()
     if len(order) < len(graph.actions):
         raise ScheduleError(f"{program.name} deadlocks:\n{describe(graph, shortest_cycle(graph))}")
@@ -61,6 +61,8 @@ def _times(graph: Graph, order: list[int], durations: Durations) -> tuple[list[f
         finish = end[node] = start[node] + durations.node(graph.actions[node])
         for head in graph.next[node]:
             start[head] = max(start[head], finish)
+        for head, part in graph.inside[node]:
+            start[head] = max(start[head], finish - durations.part(part))
         if graph.behind[node]:
             free = start[node] + durations.occupies(graph.actions[node])
             for head in graph.behind[node]:
@@ -80,7 +82,7 @@ def _events(program: Program, graph: Graph, start: list[float], end: list[float]
 def critical_path(program: Program, cost: Cost) -> float:
     """Longest chain of results, as if every rank had any number of lanes: no order can finish sooner."""
     relation = Relation(program)
-    graph = Graph(relation, cost.host, ordered=False)
+    graph = Graph(relation, cost.host, ordered=False, overlapped=cost.overlapped)
     _, end = _times(graph, graph.sorted_nodes(), Durations(program, cost))
     return max(end, default=0.0)
 

@@ -7,6 +7,7 @@ too hopeful where the network does.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
 from recpipe.schedule.cost import Durations, Link
 from recpipe.schedule.deps import is_communication
@@ -70,13 +71,19 @@ def times_on_wires(graph: Graph, durations: Durations) -> tuple[list[float], lis
         else:
             start[node], sent = moment, moment + durations.node(action)
             end[node] = sent
-        for heads, done in ((graph.next[node], end[node]), (graph.behind[node], sent)):
-            for head in heads:
-                ready[head] = max(ready[head], done)
-                left[head] -= 1
-                if left[head] == 0:
-                    heapq.heappush(waiting, (ready[head], head))
+        for head, done in _released(graph, durations, node, end[node], sent):
+            ready[head] = max(ready[head], done)
+            left[head] -= 1
+            if left[head] == 0:
+                heapq.heappush(waiting, (ready[head], head))
     return start, end
+
+
+def _released(graph: Graph, durations: Durations, node: int, end: float, sent: float) -> Iterator[tuple[int, float]]:
+    """What waits for `node`, and until when."""
+    yield from ((head, end) for head in graph.next[node])
+    yield from ((head, sent) for head in graph.behind[node])
+    yield from ((head, end - durations.part(part)) for head, part in graph.inside[node])
 
 
 def _sender(action: Action) -> Action:

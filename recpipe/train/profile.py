@@ -18,6 +18,7 @@ from recpipe.batch import Batch
 from recpipe.comm import Groups
 from recpipe.model import Model, StepContext
 from recpipe.model.block import Block
+from recpipe.planner.tower import blocks_beside_rows
 from recpipe.runtime.recorder import Recorder
 from recpipe.schedule.ir import COMPUTE_OPS, Action, Op
 from recpipe.schedule.profile import Cut, Line, MeshProfile, Profile
@@ -52,8 +53,8 @@ def measure_profile(cfg: Any, groups: Groups, rows: Rows | None = None) -> Profi
             job = runs[0].job
             cuts[str(job.place.placement.num_stages)] = _cut(runs, job)
             meshes.setdefault(str(stages), _exchange(runs))
-    link = measure_link(groups)
-    return Profile(cfg.model.name, groups.world, _global_rows(cfg, groups), cuts, meshes, blocks=blocks, **link)
+    link, beside = measure_link(groups), blocks_beside_rows(runs[0].job.model)
+    return Profile(cfg.model.name, groups.world, _global_rows(cfg, groups), cuts, meshes, blocks=blocks, beside=beside, **link)
 
 
 def _global_rows(cfg: Any, groups: Groups) -> int:
@@ -144,7 +145,7 @@ def _cut(runs: list[_Run], job: Job) -> Cut:
     partition = job.partition
     boundary = [float(job.model.boundaries[part.stop].row_numel + 1) * size for part in partition[:-1]]
     weights = [float(sum(p.numel() for b in part for p in job.model.blocks[b].parameters())) * size for part in partition]
-    return Cut(_lines(runs, lambda op: op in COMPUTE_OPS or op is Op.OPT), boundary, weights)
+    return Cut(_lines(runs, lambda op: op in COMPUTE_OPS or op is Op.OPT), boundary, weights, partition[0].stop)
 
 
 def _lines(runs: list[_Run], wanted: Any) -> dict[str, Line]:

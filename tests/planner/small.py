@@ -31,7 +31,7 @@ def tower(rng: random.Random, num_blocks: int) -> Tower:
             BlockCost(f"block_{number}", (forward,), backward, rng.uniform(50, 5000), rng.randrange(100, 100_000))
         )
     cuts = tuple(rng.randrange(8, 600) for _ in range(num_blocks + 1))
-    return Tower(tuple(blocks), cuts, 13)
+    return Tower(tuple(blocks), cuts, 13, beside=rng.randrange(num_blocks))
 
 
 def topology(rng: random.Random, ranks: int) -> Topology:
@@ -53,7 +53,7 @@ def problem(seed: int, ranks: int = 2, num_tables: int = 2, scope: Scope | None 
         )
         for i in range(num_tables)
     )
-    few = Scope((), (1, 2), ("1f1b", "zb_h1", "gpipe"), (rng.choice(["ahead", "step"]),), (2,), 60.0, 4000, 3)
+    few = Scope((), (1, 2), ("1f1b", "zb_h1", "gpipe"), (rng.choice(["ahead", "step", "spread"]),), (2,), 60.0, 4000, 3)
     rules = {table.spec.name: Allowed(TYPES) for table in tables}
     return Problem(
         topology(rng, ranks),

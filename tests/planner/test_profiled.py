@@ -58,11 +58,12 @@ def rated_step(one: Problem, choice: Choice) -> float:
     return rate(one, make_design(one, choice), placed).step
 
 
+@pytest.mark.parametrize("mode", ["ahead", "spread"])
 @pytest.mark.parametrize("microbatches", [1, 2, 4])
-def test_one_stage_takes_what_was_measured(microbatches: int) -> None:
+def test_one_stage_takes_what_was_measured(microbatches: int, mode: str) -> None:
     """The same as `simulate cost=profiled`, but for what it takes from statistics: rows by first use, those that are early."""
     one, found = made(3)
-    choice = Choice(1, "1f1b", microbatches, "ahead")
+    choice = Choice(1, "1f1b", microbatches, mode)
     program = make_design(dataclasses.replace(one, scope=dataclasses.replace(one.scope, steps=5)), choice).program
     expected = steady(predict(program, profiled_cost(found, program))).step
     assert rated_step(one, choice) == pytest.approx(expected, rel=0.05)
