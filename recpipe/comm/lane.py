@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
+from recpipe.comm.aside import Aside
 from recpipe.comm.traffic import Traffic, Wait, Work
 
 PIECE_BYTES = 1 << 19
@@ -40,6 +42,7 @@ class Lane:
         self._group = group
         self._traffic = traffic
         self._purpose = purpose
+        self._aside = Aside(f"recpipe-{purpose}")
 
     def all_to_all(
         self,
@@ -64,7 +67,8 @@ class Lane:
         sent = (send.numel() - send_sizes[self.rank]) * send.element_size()
         work: Work
         if largest * send.element_size() > PIECE_BYTES and dist.get_backend(self._group) == "gloo":
-            work = _in_pieces(self._group, self.rank, send.split(list(send_sizes)), out.split(list(receive_sizes)))
+            work = _Pieces(self._group, self.rank, send.split(list(send_sizes)), out.split(list(receive_sizes)))
+            self._aside.run(work.start)
         else:
             work = dist.all_to_all_single(
                 out, send, list(receive_sizes), list(send_sizes), group=self._group, async_op=True
@@ -85,34 +89,42 @@ class Lane:
         self._traffic.add(purpose, num_bytes)
 
 
-@dataclass(frozen=True)
-class _Works:
-    """Several messages, waited for in turn."""
+class _Pieces:
+    """An all-to-all of point-to-point messages under way; both ends of each know its size, and so its pieces.
 
-    works: Sequence[Work]
+    Args:
+        group: of the lane.
+        rank: of this process in it.
+        sends, receives: a run for each rank.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup, rank: int, sends: Sequence[torch.Tensor], receives: Sequence[torch.Tensor]
+    ) -> None:
+        self._group, self._rank, self._sends, self._receives = group, rank, sends, receives
+        self._works: Future[list[dist.Work | None]] = Future()
+
+    def start(self) -> None:
+        """Issues every piece. All receives first: a piece then finds its place whenever it comes."""
+        try:
+            self._receives[self._rank].copy_(self._sends[self._rank])
+            works = [dist.irecv(piece, peer, group=self._group) for peer, piece in self._cut(self._receives)]
+            works += [dist.isend(piece, peer, group=self._group) for peer, piece in self._cut(self._sends)]
+            self._works.set_result(works)
+        except Exception as error:  # belongs to whoever waits for the message
+            self._works.set_exception(error)
+
+    def _cut(self, runs: Sequence[torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
+        """(global rank, piece): the first piece of each peer, the next rank's before all others; then the second ones."""
+        size = PIECE_BYTES // runs[0].element_size()
+        peers = [(self._rank + k) % len(runs) for k in range(1, len(runs))]
+        for k in range(max((-(-runs[peer].numel() // size) for peer in peers), default=0)):
+            for peer in peers:
+                piece = runs[peer][k * size : (k + 1) * size]
+                if piece.numel():
+                    yield dist.get_global_rank(self._group, peer), piece
 
     def wait(self) -> None:
-        for work in self.works:
-            work.wait()
-
-
-def _in_pieces(
-    group: dist.ProcessGroup, rank: int, sends: Sequence[torch.Tensor], receives: Sequence[torch.Tensor]
-) -> _Works:
-    """An all-to-all of point-to-point messages; both ends of each know its size, and so its pieces."""
-    receives[rank].copy_(sends[rank])
-    # All receives first: a piece then finds its place whenever it comes.
-    works = [dist.irecv(piece, peer, group=group) for peer, piece in _pieces(group, rank, receives)]
-    works += [dist.isend(piece, peer, group=group) for peer, piece in _pieces(group, rank, sends)]
-    return _Works([work for work in works if work is not None])
-
-
-def _pieces(group: dist.ProcessGroup, rank: int, runs: Sequence[torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
-    """(global rank, piece): the first piece of each peer, the next rank's before all others; then the second ones."""
-    size = PIECE_BYTES // runs[0].element_size()
-    peers = [(rank + k) % len(runs) for k in range(1, len(runs))]
-    for k in range(max((-(-runs[peer].numel() // size) for peer in peers), default=0)):
-        for peer in peers:
-            piece = runs[peer][k * size : (k + 1) * size]
-            if piece.numel():
-                yield dist.get_global_rank(group, peer), piece
+        for work in self._works.result():
+            if work is not None:
+                work.wait()

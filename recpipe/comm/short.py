@@ -6,10 +6,7 @@ once; all ranks, the owner too, go on with the same rounded sum, so that copies 
 
 from __future__ import annotations
 
-import threading
-import weakref
 from concurrent.futures import Future
-from queue import SimpleQueue
 
 import torch
 import torch.distributed as dist
@@ -21,8 +18,8 @@ from recpipe.comm.traffic import Traffic
 class ShortLane(Lane):
     """A lane whose `all_reduce` takes two rounds in `dtype`; a group of one sums nothing and rounds nothing.
 
-    A thread waits for the first round and starts the second, in the order of the calls, so that the second round too runs
-    beside whatever the caller is at.
+    The lane's thread waits for the first round and starts the second, in the order of the calls, so that the second round too
+    runs beside whatever the caller is at.
 
     Args:
         group: of the first round.
@@ -44,19 +41,13 @@ class ShortLane(Lane):
     ) -> None:
         super().__init__(group, rank, world, traffic, purpose)
         self._sums, self._dtype = sums, dtype
-        self._first_rounds: SimpleQueue[_Sum | None] | None = None
 
     def all_reduce(self, tensor: torch.Tensor) -> Pending:
         """Sums 1-D `tensor` over ranks, in place; nobody may touch it before it is waited for."""
         if self._group is None or self._sums is None:
             return super().all_reduce(tensor)
-        if self._first_rounds is None:
-            self._first_rounds = SimpleQueue()
-            weakref.finalize(self, self._first_rounds.put, None)
-            # Not an executor: its threads are joined at exit, and one may wait for a rank that is gone.
-            threading.Thread(target=_second_rounds, args=(self._first_rounds,), name="recpipe-sums", daemon=True).start()
         one = _Sum(tensor, self.rank, self.world, self._dtype, self._group, self._sums)
-        self._first_rounds.put(one)
+        self._aside.run(one.start_second)
         return Pending(tensor, self._traffic.track(self._purpose, one, one.num_bytes), one.wire)
 
 
@@ -105,9 +96,3 @@ class _Sum:
         self._second.result().wait()
         self._tensor.copy_(self.wire[: self._tensor.numel()])
 
-
-def _second_rounds(first_rounds: SimpleQueue[_Sum | None]) -> None:
-    """Until the lane is gone."""
-    for one in iter(first_rounds.get, None):
-        one.start_second()
-        del one  # It holds process groups, which must not outlive the run.
