@@ -70,6 +70,7 @@ class Ranks:
     def _start(self, rank: int) -> subprocess.Popen[str]:
         work = {
             "rank": rank,
+            "command": os.getpid(),
             "store": str(Path(self._folder.name) / "store"),
             "contestant": asdict(self.contestant),
             "workload": asdict(self._workload),

@@ -28,11 +28,13 @@ def main(work: dict[str, Any]) -> None:
     """Serves one rank.
 
     Args:
-        work: of `recpipe.bench.ranks.Ranks`: rank, store, contestant, workload.
+        work: of `recpipe.bench.ranks.Ranks`: rank, process of the command, store, contestant, workload.
     """
     from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
 
     _prctl_pr_set_pdeathsig(signal.SIGKILL)
+    if os.getppid() != work["command"]:
+        return  # It ended while this process was still importing.
     replies = _own_stdout()
     contestant = Contestant(**{**work["contestant"], "settings": tuple(work["contestant"]["settings"])})
     workload = Workload(**work["workload"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
@@ -13,6 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from recpipe.bench.leaving import signals_raise
 from recpipe.bench.settings import BenchConfig
 from recpipe.errors import ConfigError, nearest
 
@@ -37,15 +37,10 @@ def main(cfg: Any) -> int:
         raise ConfigError(f"{asked}; {nearest(cfg.action, actions)}")
     config: Any = OmegaConf.to_object(cfg)
     folder = Path(config.out or f"runs/bench/{config.action}-{datetime.now():%Y%m%d-%H%M%S}")
-    # Namespaces are removed on the way out, which a plain SIGTERM would not take.
-    signal.signal(signal.SIGTERM, lambda *_: _leave())
     folder.mkdir(parents=True, exist_ok=True)
-    actions[config.action](config, folder)
+    with signals_raise():
+        actions[config.action](config, folder)
     return 0
-
-
-def _leave() -> None:
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _compare(config: BenchConfig, folder: Path) -> None:

@@ -144,8 +144,10 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path):
         "batch_size=8",
         f"out={tmp_path}",
     ]
+    # SIGINT ignored, as by a shell for what it runs in the background.
     run = subprocess.Popen(
-        [sys.executable, "-m", "recpipe.cli.main", *words, "blocks=100000", "contestants=['window:2x1:m1:step']"],
+        ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", sys.executable, "-m", "recpipe.cli.main", *words,
+         "blocks=100000", "contestants=['window:2x1:m1:step']"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     own = f"rpbench{run.pid}"
