@@ -95,6 +95,14 @@ def test_finding_early_rows_is_paid_only_where_there_are_some() -> None:
     assert "PO0" not in issue["route"]
 
 
+def test_issuing_deferred_gradients_is_paid_by_the_next_step() -> None:
+    one, _ = made(3)
+    costs = {mode: make_design(one, Choice(1, "1f1b", 2, mode)).cost for mode in ("ahead", "spread")}
+    whole, early = costs["ahead"].issue["EG0"], costs["spread"].early
+    assert costs["spread"].issue["EG0"] == pytest.approx(whole * (1 - early))
+    assert costs["spread"].issue["DG0"] == pytest.approx(2 * whole * early) and "DG0" not in costs["ahead"].issue
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

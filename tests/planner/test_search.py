@@ -168,6 +168,21 @@ def test_alike_ranks_are_told_apart_where_it_matters() -> None:
     assert search(pinned, progress=quiet).best.step == pytest.approx(small.best_by_trying(pinned), rel=1e-9)
 
 
+def test_gradients_are_deferred_only_where_predictions_tell() -> None:
+    """Within the margin `ahead`, though `spread` is faster; without one, where it is faster, `spread`; never beyond it."""
+    chosen: dict[float, list[str]] = {0.0: [], 0.3: []}
+    for seed in range(60, 72):
+        scope = Scope((1,), (1,), ("1f1b",), ("ahead", "spread"), (2,), 60.0, 4000, 3)
+        one = small.problem(seed, scope=scope)
+        for margin, modes in chosen.items():
+            found = search(dataclasses.replace(one, scope=dataclasses.replace(scope, margin=margin)), progress=quiet)
+            if found.fits:
+                modes.append(found.best.choice.mode)
+                fastest = min(rated.step for rated in found.rated if rated.score[0] == 0)
+                assert found.best.step <= fastest * (1 + margin)
+    assert "spread" in chosen[0.0] and chosen[0.3].count("spread") < chosen[0.0].count("spread")
+
+
 def test_simpler_where_predictions_do_not_tell() -> None:
     """Within the margin the plan with fewest stages and microbatches, never one beyond it; without one the fastest."""
     simpler = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,30 @@ def test_durations_follow_lines_and_curves():
 )
 def test_first_uses_of_another_number_of_microbatches(microbatches, shares):
     assert profiled_cost(PROFILE, program(microbatches=microbatches)).first_use == pytest.approx(tuple(shares))
+
+
+def test_the_share_beside_the_rows_and_files_without_it(tmp_path: Path):
+    """Of a first stage of three blocks, one of which needs no rows; in one stage of two blocks that would be another share."""
+    known = replace(PROFILE, blocks=[1.0, 2.0, 5.0, 9.0], beside=1, cuts={"2": replace(CUT, first=3)})
+    assert profiled_cost(known, program()).beside_rows == pytest.approx(1 / 8)
+    assert known.beside_rows(replace(CUT, first=2)) == pytest.approx(1 / 3)
+    assert replace(known, beside=7).beside_rows(CUT) == 0.0 and replace(known, beside=7).beside_rows(known.cuts["2"]) == 1.0
+    file = tmp_path / "profile.json"
+    known.save(file)
+    assert profiled_cost(load_profile(file), program()).beside_rows == pytest.approx(1 / 8)
+    older = json.loads(file.read_text())
+    del older["beside"], older["cuts"]["2"]["first"]
+    file.write_text(json.dumps(older))
+    assert profiled_cost(load_profile(file), program()).beside_rows == 0.0
+
+
+def test_deferring_shares_out_what_issuing_and_updating_take():
+    made = assemble("1f1b", Request(2, 4), Exchange("spread"), 3)
+    cost, whole = profiled_cost(PROFILE, made), profiled_cost(PROFILE, program())
+    assert cost.issue["EG0"] == pytest.approx(0.75 * whole.issue["EG0"])
+    assert cost.issue["DG0"] == pytest.approx(0.25 * 4 * whole.issue["EG0"])
+    assert cost.measured["EU1"] == pytest.approx(0.75 * 0.9) and cost.measured["DU1"] == pytest.approx(0.25 * 0.9)
+    assert cost.issue["ED0"] == whole.issue["ED0"] and cost.measured["EL0"] == whole.measured["EL0"]
 
 
 def test_both_directions_deal_the_rows_out():
