@@ -16,6 +16,8 @@ from omegaconf import OmegaConf
 
 from recpipe.batch import Batch
 from recpipe.comm import Groups
+from recpipe.comm.lane import Lane
+from recpipe.comm.traffic import Traffic
 from recpipe.model import Model, StepContext
 from recpipe.model.block import Block
 from recpipe.planner.tower import blocks_beside_rows
@@ -182,14 +184,15 @@ def measure_link(groups: Groups, rounds: int = 7) -> dict[str, float]:
 
 
 def _exchange_rate(groups: Groups, rounds: int) -> float:
-    """Bytes a millisecond that a rank sends and receives in an all-to-all, one after the other without a pause."""
+    """Bytes a millisecond that a rank sends and receives in all-to-alls, one after the other, sent as rows are: in pieces."""
     size = 1 << 19
     send = torch.zeros(size * groups.world)
     receive = torch.empty_like(send)
-    dist.all_to_all_single(receive, send, group=groups.control)
+    lane, sizes = Lane(groups.control, groups.rank, groups.world, Traffic(), "profile"), [size] * groups.world
+    lane.all_to_all(send, sizes, sizes, receive, size).wait()
     start = time.perf_counter()
     for _ in range(rounds):
-        dist.all_to_all_single(receive, send, group=groups.control)
+        lane.all_to_all(send, sizes, sizes, receive, size).wait()
     return 4 * size * (groups.world - 1) * rounds / (time.perf_counter() - start) / 1000
 
 
