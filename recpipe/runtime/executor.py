@@ -266,7 +266,7 @@ class Executor:
         for follower in self._inside.get((action.op, action.replica, action.stage, action.microbatch), ()):
             early = follower._replace(step=action.step + follower.step)
             if self.recorder is not None:
-                self.recorder.enter(early)
+                self.recorder.enter(early, action)
             try:
                 self.execute(early)
             except Exception as error:

@@ -61,6 +61,7 @@ class Recorder:
         self.first, self.stop = first, stop
         self._shift = 0
         self._ran: list[tuple[Action, float, float]] = []
+        self._inside: dict[object, Action] = {}
 
     def begin_step(self, step: int, base: int) -> None:
         """Switches recording on or off for the actions issued from here on.
@@ -76,9 +77,11 @@ class Recorder:
     def is_on(self) -> bool:
         return self._traffic.recording
 
-    def enter(self, action: Action) -> None:
-        """Messages from here on belong to `action`."""
+    def enter(self, action: Action, inside: Action | None = None) -> None:
+        """Messages from here on belong to `action`, which may be issued `inside` another."""
         self._traffic.label = action
+        if inside is not None:
+            self._inside[action] = inside
 
     def ran(self, action: Action, start: float, end: float) -> None:
         """`action` was handled between two readings of `time.perf_counter`."""
@@ -133,11 +136,13 @@ class Recorder:
         return found
 
     def _held(self) -> dict[object, float]:
-        """Seconds that each action was held up."""
+        """Seconds that each action was held up, by what was issued inside it, too."""
         held: dict[object, float] = defaultdict(float)
         for message in self._traffic.messages:
             for waiting, start, end in message.waits:
                 held[waiting] += end - start
+                if waiting in self._inside:
+                    held[self._inside[waiting]] += end - start
         return held
 
     def _named(self, action: Action) -> Action:

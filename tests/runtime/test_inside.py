@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from recpipe.comm import Groups
+from recpipe.comm import Groups, Traffic
+from recpipe.comm.traffic import Message
 from recpipe.model import StepContext, build_model
 from recpipe.runtime.order import step_order
+from recpipe.runtime.recorder import Recorder
 from recpipe.runtime.stage import Stage
 from recpipe.schedule.ir import Action, Op
 from recpipe.train.config import TrainConfig
@@ -102,3 +106,15 @@ def test_they_leave_inside_and_once():
         assert times[around][0] < times[name][0] < times[around][1]
         assert sent.count(name) == 1
     assert {op for op in Op if f"1:{op}0.0" in sent} == {Op.EO, Op.EG}
+
+
+def test_what_holds_up_an_exchange_inside_holds_up_the_forward():
+    traffic, place = Traffic(), SimpleNamespace(rank=0, lane=0)
+    recorder = Recorder(traffic, place, 0, 1)
+    forward, send = Action(Op.F, 0, 0), Action(Op.PO, 0, step=1)
+    recorder.enter(forward)
+    recorder.enter(send, forward)
+    traffic.messages.append(Message("ids", 1, Action(Op.ED, 0), 0.0, 5.0, [(traffic.label, 2.0, 5.0)]))
+    recorder.ran(forward, 1.0, 9.0)
+    recorder.ran(send, 9.0, 9.0)
+    assert recorder.worked() == [(forward, 5000.0), (send, 0.0)]

@@ -67,9 +67,12 @@ def train(rank: int, world: int, cfg: Any, bad: set[int], left_out: set[int]) ->
     return [*weights, *rows], job.trainer.updates.guard.skipped
 
 
-@pytest.mark.parametrize(("world", "stages"), [(2, 1), (2, 2)])
-def test_a_step_that_is_not_finite_leaves_no_trace(world, stages):
-    cfg = small_config(world, TrainConfig, mesh__stages=stages, optimizer__dense__name="sgd", guard__non_finite="skip")
+@pytest.mark.parametrize(("world", "stages", "embedding"), [(2, 1, "ahead"), (2, 2, "ahead"), (2, 1, "spread")])
+def test_a_step_that_is_not_finite_leaves_no_trace(world, stages, embedding):
+    cfg = small_config(
+        world, TrainConfig, mesh__stages=stages, optimizer__dense__name="sgd", guard__non_finite="skip",
+        schedule__embedding=embedding,
+    )  # fmt: skip
     poisoned, absent = (run_ranks(train, world, cfg, bad, left) for bad, left in (({1, 3}, set()), (set(), {1, 3})))
     for (ours, skipped), (theirs, none) in zip(poisoned, absent, strict=True):
         assert (skipped, none) == (2, 0)
