@@ -21,7 +21,8 @@ class ScheduleSettings:
     microbatches: Optional[int] = 8  # noqa: UP045 - Hydra's structured configs need Optional
     """Microbatches of one step, all replicas of a lane together; null, in a run: enough for the pipeline to fill."""
     embedding: str = "none"
-    """How table rows travel: none, step, route (ids one step ahead) or ahead (rows, too, where that is exact)."""
+    """How table rows travel: none (on paper only), step, route (ids one step ahead), ahead (rows, too, where that is exact) or
+    spread (gradients after their step, too, where that is)."""
     buffers: int = 0
     """Microbatches whose rows may be in flight or unused at once; 0 for no limit."""
     fill: bool = False

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from recpipe.data.names import feature_names
 from recpipe.embedding.placement import place_tables, placement_options
 from recpipe.errors import ConfigError, PlanError, nearest
+from recpipe.schedule.passes.embedding import MODES
 from recpipe.specs import TableSpec
 from recpipe.train.config import CHOICES
 
@@ -32,6 +33,11 @@ def check_choices(cfg: Any, choices: Mapping[str, Sequence[str]]) -> None:
 def check_settings(cfg: Any) -> None:
     """Values that cannot be meant, or do not fit each other. Raises ConfigError."""
     check_choices(cfg, CHOICES)
+    if cfg.schedule.embedding == "none":
+        raise ConfigError(
+            "schedule.embedding=none: a run needs the rows of its tables, only recpipe simulate can do without; "
+            f"write one of {', '.join(MODES[1:])}"
+        )
     for key in ("compute_dtype", "exchange.wire_dtype", "exchange.dense_wire_dtype"):
         value = attrgetter(key)(cfg)
         if value is not None and cfg.dtype != "float32":

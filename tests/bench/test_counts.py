@@ -55,7 +55,7 @@ EXPECTED: dict[str, tuple[dict[str, float], dict[str, float], int, int]] = {
         {**WINDOW, "ids": 2050.0, "dense": DENSE}, {**COLLECTIVES, "all_to_all_single": 12.0}, 3325, 645,
     ),
     "window:2x1:m1:spread": (
-        {**WINDOW, "ids": 2310.0, "dense": DENSE}, {**COLLECTIVES, "all_to_all_single": 8.0}, 1445, 360,
+        {**WINDOW, "ids": 2310.0, "dense": DENSE}, {**COLLECTIVES, "all_to_all_single": 8.0}, 1445, 390,
     ),
     "window:2x1:m1:ahead:exchange.dense_wire_dtype=bfloat16": (
         {**WINDOW, "ids": 1930.0, "dense": SHORT_DENSE}, SHORT_COLLECTIVES, 1250, 302,

@@ -110,6 +110,7 @@ def test_padded_dim_is_offered(
         (["tables.per_table={t_cat_0: column_wise}", "tables.pins={t_cat_0: [0,1,0,1]}", "exchange=pooled",
           "model.embedding_dim=8", "model.dense_arch_layer_sizes=[8]"], "8 columns cannot be cut in 4 blocks"),
         (["batch_size=0"], "batch_size=0: must be at least 1"),
+        (["schedule.embedding=none"], "only recpipe simulate can do without; write one of step, route, ahead, spread"),
         (["optimizer.dense.clip_norm=0"], "optimizer.dense.clip_norm=0.0: must be positive"),
         (["compute_dtype=bfloat16", "dtype=float64"], "16 bits go with dtype=float32"),
     ],
