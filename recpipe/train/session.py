@@ -201,6 +201,8 @@ def _introduce(job: Job, loop: TrainingLoop) -> None:
         logger.info("the last step of an epoch has %d rows", rest)
     elif loop.feed.stop_row < loop.feed.num_rows:
         logger.info("%d rows of an epoch are left out, as asked", loop.feed.num_rows - loop.feed.stop_row)
+    if not steps:
+        logger.warning("WARNING: an epoch has no step, so NOTHING IS TRAINED: rows are fewer than a batch of %d; make it smaller", rows)
 
 
 def _tell_source(source: Source, cfg: Any) -> None:
