@@ -202,7 +202,7 @@ def _introduce(job: Job, loop: TrainingLoop) -> None:
     elif loop.feed.stop_row < loop.feed.num_rows:
         logger.info("%d rows of an epoch are left out, as asked", loop.feed.num_rows - loop.feed.stop_row)
     if not steps:
-        logger.warning("WARNING: an epoch has no step, so NOTHING IS TRAINED: rows are fewer than a batch of %d; make it smaller", rows)
+        logger.warning("WARNING: an epoch has no step, NOTHING IS TRAINED: it has fewer rows than a batch of %d", rows)
 
 
 def _tell_source(source: Source, cfg: Any) -> None:
