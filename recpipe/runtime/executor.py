@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
@@ -118,24 +119,23 @@ class Executor:
             if self.recorder is not None:
                 self.recorder.begin_step(number, base)
             for action in self.order.actions(number):
-                self._noted(action)
+                with self._named(action):
+                    self._timed(action)
             if number in self._windows.steps:
                 yield self._windows.steps.pop(number).close()
             number += 1
 
-    def _noted(self, action: Action) -> None:
-        """Runs one action; an error says which."""
+    @contextmanager
+    def _named(self, action: Action) -> Iterator[None]:
+        """An error inside says which action it struck."""
         try:
-            self._timed(action)
+            yield
         except Exception as error:
-            self._note(error, action)
+            if not isinstance(error, RecpipeError):
+                text = f"{action._replace(step=0)} of step {self._base + action.step}"
+                # add_note is not there in Python 3.10.
+                error.__notes__ = [*getattr(error, "__notes__", ()), f"while it ran {text}"]
             raise
-
-    def _note(self, error: Exception, action: Action) -> None:
-        if not isinstance(error, RecpipeError):
-            text = f"{action._replace(step=0)} of step {self._base + action.step}"
-            # add_note is not there in Python 3.10.
-            error.__notes__ = [*getattr(error, "__notes__", ()), f"while it ran {text}"]
 
     def _timed(self, action: Action) -> None:
         recorder = self.recorder
@@ -263,18 +263,16 @@ class Executor:
 
     def _issue_inside(self, action: Action) -> None:
         """Issues what need not wait for the end of `action`, see `StepOrder.inside`; its own turn then finds it done."""
+        recorder = self.recorder if self.recorder is not None and self.recorder.is_on else None
         for follower in self._inside.get((action.op, action.replica, action.stage, action.microbatch), ()):
             early = follower._replace(step=action.step + follower.step)
-            if self.recorder is not None:
-                self.recorder.enter(early, action)
-            try:
+            if recorder is not None:
+                recorder.enter(early, action)
+            with self._named(early):
                 self.execute(early)
-            except Exception as error:
-                self._note(error, early)
-                raise
             self._issued.add(early)
-        if self.recorder is not None:
-            self.recorder.enter(action)
+        if recorder is not None:
+            recorder.enter(action)
 
     def _done(self, action: Action) -> None:
         assert self._updates is not None
