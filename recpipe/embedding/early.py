@@ -11,12 +11,11 @@ Suffixes as in `requests`; Q pieces asked of an owner, T pieces of one message.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import torch
 
-from recpipe.embedding.ends import MARKED, Ends
 from recpipe.embedding.lanes import Lanes, PendingMessage
+from recpipe.embedding.marks import MARKED, Marks
 from recpipe.embedding.requests import Requests
 from recpipe.embedding.rowmap import RowMap
 from recpipe.embedding.store import RowStore
@@ -83,34 +82,24 @@ class EarlyRows:
 
     def tell(self, untouched_Q: torch.Tensor) -> None:
         """Starts to tell consumers which of their rows are early."""
-        flags_Q = untouched_Q.to(torch.uint8)
-        sizes = self._theirs_WMKM.sum((1, 2, 3)).tolist()
-        mine = self._requests.counts_WMKM.sum((1, 2, 3)).tolist()
-        self._owner = Ends(self._theirs_WMKM, flags_Q)
-        self._flags = self._lanes.ids.all_to_all(flags_Q, sizes, mine)
+        self._marks = Marks(self._lanes, self._requests, self._theirs_WMKM, untouched_Q, by_last=False)
 
     def gather(self, numbers: Sequence[int]) -> None:
         """Copies the rows of these messages out of the tables, as they are now."""
         for number in numbers:
-            pieces_T, counts_X = self._owner.message(number)
+            pieces_T, counts_X = self._marks.owner.message(number)
             self._outgoing[number] = self._store.gather(self._numbers_Q[pieces_T], counts_X, self.rows_UD.dtype)
 
     def send(self, number: int) -> None:
         """Starts a message whose rows were gathered."""
-        sends, receives = (self._map.elements(end.message(number)[1]) for end in (self._owner, self._consumer))
+        sends, receives = (self._map.elements(end.message(number)[1]) for end in (self._marks.owner, self._marks.consumer))
         self._pending[number] = self._lanes.rows.all_to_all(self._outgoing.pop(number), sends, receives, largest=self._largest)
 
     def land(self, number: int) -> None:
         """Waits for a message and puts its rows in their places."""
         received = self._pending.pop(number).wait()
-        pieces_T, counts_X = self._consumer.message(number)
-        rows_T = self._requests.unique_in_asking_order_P[pieces_T]
+        rows_T, counts_X = self._marks.rows(number)
         if self._map.whole_rows:
             self.rows_UD[rows_T] = received.view(-1, self._map.dim)
         else:
             self._map.place_columns(self.rows_UD, received, rows_T, counts_X)
-
-    @cached_property
-    def _consumer(self) -> Ends:
-        """Waits for the owners' marks."""
-        return Ends(self._requests.counts_WMKM, self._flags.wait())

@@ -22,9 +22,9 @@ from functools import cached_property
 
 import torch
 
-from recpipe.embedding.deferred import DEFERRED, DeferredGradients
 from recpipe.embedding.early import EARLY, EarlyRows, TouchedRows
 from recpipe.embedding.lanes import Lanes, PendingMessage
+from recpipe.embedding.marks import MARKED, Marks
 from recpipe.embedding.replicas import sum_replicated
 from recpipe.embedding.requests import Requests, make_requests, regroup
 from recpipe.embedding.row_squares import RowSquares
@@ -80,7 +80,7 @@ class Window:
         self._gradient_messages: list[tuple[int, PendingMessage]] = []
         self._order_P: torch.Tensor | None = None
         self._early: EarlyRows | None = None
-        self._deferred: DeferredGradients | None = None
+        self._deferred: Marks | None = None
         self.headers = torch.empty(0)
         self._announce(header)
 
@@ -143,7 +143,7 @@ class Window:
         self._early.tell(self._exchange.touched.untouched(*mine, *before))
         if defer:
             marked_Q = self._exchange.touched.untouched(*before, *mine)
-            previous._deferred = DeferredGradients(previous._lanes, previous._requests, previous._theirs_WMKM, marked_Q)
+            previous._deferred = Marks(self._lanes, previous._requests, previous._theirs_WMKM, marked_Q, by_last=True)
 
     def gather_early(self) -> None:
         """Gathers the rows that `tell_early` found, while the step before may not have been updated."""
@@ -227,9 +227,9 @@ class Window:
     def send_deferred(self) -> None:
         """Starts the deferred gradients on their way."""
         assert self._deferred is not None
-        self._send_chosen(DEFERRED, self._deferred)
+        self._send_chosen(MARKED, self._deferred)
 
-    def _send_chosen(self, number: int, deferred: DeferredGradients) -> None:
+    def _send_chosen(self, number: int, deferred: Marks) -> None:
         rows_T, counts_X = deferred.rows(number)
         message = self._columns_of(rows_T, counts_X.tolist())
         receives = self._map.elements(deferred.owner.message(number)[1])
