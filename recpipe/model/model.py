@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import nn
@@ -12,6 +13,9 @@ from recpipe.model.boundaries import RowShape, boundary_specs
 from recpipe.model.context import StepContext
 from recpipe.model.rows import RowInit, init_rows
 from recpipe.specs import TableSpec
+
+ROWS = "rows_BFD"
+"""Name of the pooled rows among a tower's tensors."""
 
 
 class Model(nn.Module):
@@ -51,6 +55,12 @@ class Model(nn.Module):
         """Floats of a table row."""
         return self.tables[0].dim
 
+    @property
+    def num_beside_rows(self) -> int:
+        """Blocks before the first that reads rows of tables: a bottom tower."""
+        readers = (k for k, block in enumerate(self.blocks) if ROWS in cast(Block, block).inputs)
+        return min(readers, default=len(self.blocks))
+
     def materialise(self, indices: Iterable[int], seed: int, device: torch.device | str = "cpu") -> None:
         """Give blocks memory and first weights. The others stay on the meta device: a rank holds only its stages."""
         for index in indices:
@@ -67,4 +77,4 @@ class Model(nn.Module):
 
     def forward(self, dense_BD: torch.Tensor, rows_BFD: torch.Tensor, context: StepContext) -> torch.Tensor:
         """Logits ``[B]`` of dense values ``[B, num_dense]`` and pooled rows ``[B, F, row_dim]``; B may be zero."""
-        return run_blocks(self.blocks, {"dense_BD": dense_BD, "rows_BFD": rows_BFD}, context)["logits_B"]
+        return run_blocks(self.blocks, {"dense_BD": dense_BD, ROWS: rows_BFD}, context)["logits_B"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -170,13 +170,7 @@ def count_tower(model: Model) -> Tower:
     saved = _saved_bytes(model)
     blocks = [_count_block(block, shapes, kept) for (block, shapes), kept in zip(_inputs(model), saved, strict=True)]
     cuts = tuple(spec.row_numel for spec in model.boundaries)
-    return Tower(tuple(blocks), cuts, model.num_dense, beside=blocks_beside_rows(model))
-
-
-def blocks_beside_rows(model: Model) -> int:
-    """Number of blocks before the first that reads rows of tables: a bottom tower."""
-    readers = (k for k, block in enumerate(model.blocks) if "rows_BFD" in cast(Block, block).inputs)
-    return min(readers, default=len(model.blocks))
+    return Tower(tuple(blocks), cuts, model.num_dense, beside=model.num_beside_rows)
 
 
 def measure_tower(model: Model, tower: Tower, repeats: int = 5) -> Tower:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import nn
 
 from recpipe.model import Model, StepContext, summed_bce
-from recpipe.model.block import Block, Named, run_blocks
+from recpipe.model.block import Named, run_blocks
 from recpipe.model.boundaries import BoundarySpec
+from recpipe.model.model import ROWS
 from recpipe.runtime.backward import Halves, Ready, backward, backward_input, backward_weights
 
-LABELS, ROWS = "labels_B", "rows_BFD"
+LABELS = "labels_B"
 
 
 class Cut:
@@ -87,8 +87,7 @@ class Stage:
         self.is_first, self.is_last = blocks.start == 0, blocks.stop == len(model.blocks)
         self.entry, self.exit = (Cut(model.boundaries[cut]) for cut in (blocks.start, blocks.stop))
         self.weights: list[nn.Parameter] = [p for block in self.blocks for p in block.parameters()]
-        readers = [k for k, block in enumerate(self.blocks) if ROWS in cast(Block, block).inputs]
-        self._first_reader = min(readers, default=len(self.blocks))
+        self._first_reader = min(model.num_beside_rows, len(self.blocks))
 
     def forward_first(
         self,

@@ -20,7 +20,6 @@ from recpipe.comm.lane import Lane
 from recpipe.comm.traffic import Traffic
 from recpipe.model import Model, StepContext
 from recpipe.model.block import Block
-from recpipe.planner.tower import blocks_beside_rows
 from recpipe.runtime.recorder import Recorder
 from recpipe.schedule.ir import COMPUTE_OPS, Action, Op
 from recpipe.schedule.profile import Cut, Line, MeshProfile, Profile
@@ -55,7 +54,7 @@ def measure_profile(cfg: Any, groups: Groups, rows: Rows | None = None) -> Profi
             job = runs[0].job
             cuts[str(job.place.placement.num_stages)] = _cut(runs, job)
             meshes.setdefault(str(stages), _exchange(runs))
-    link, beside = measure_link(groups), blocks_beside_rows(runs[0].job.model)
+    link, beside = measure_link(groups), runs[0].job.model.num_beside_rows
     return Profile(cfg.model.name, groups.world, _global_rows(cfg, groups), cuts, meshes, blocks=blocks, beside=beside, **link)
 
 
