@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "recpipe"
 LAYERS = (
-    ("schedule", "specs", "errors"),
+    ("schedule", "specs", "errors", "untrusted"),
     ("model", "batch"),
     ("embedding", "comm", "data"),
     ("runtime", "planner"),
@@ -34,6 +34,7 @@ STDLIB_ONLY = (
     "recpipe.schedule",
     "recpipe.specs",
     "recpipe.errors",
+    "recpipe.untrusted",
     "recpipe.train.failures",
     "recpipe.bench.settings",
     "recpipe.bench.links",
