@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "recpipe"
 LAYERS = (
-    ("schedule", "specs", "errors", "untrusted"),
+    ("schedule", "specs", "bounds", "errors", "untrusted"),
     ("model", "batch"),
     ("embedding", "comm", "data"),
     ("runtime", "planner"),
@@ -33,6 +33,7 @@ ONLY_IN = {
 STDLIB_ONLY = (
     "recpipe.schedule",
     "recpipe.specs",
+    "recpipe.bounds",
     "recpipe.errors",
     "recpipe.untrusted",
     "recpipe.train.failures",

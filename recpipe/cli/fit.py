@@ -14,6 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recpipe.bounds import check_bounds
 from recpipe.data.config import BAD_ID_POLICIES, NON_FINITE_POLICIES, SHUFFLES
 from recpipe.embedding.layout import SHARDING_TYPES
 from recpipe.errors import ConfigError, ScheduleError, nearest
@@ -141,13 +142,14 @@ def check_fit(cfg: DictConfig, given: Iterable[str], command: str) -> None:
         ConfigError: a name is unknown, a size does not fit, or a given setting has no effect.
     """
     check_choices(cfg, CHOICES)
+    check_numbers(cfg)
     for table, kind in (OmegaConf.select(cfg, "tables.per_table") or {}).items():
         if kind not in SHARDING_TYPES:
             raise ConfigError(f"tables.per_table.{table}={kind}: no such type; {nearest(str(kind), SHARDING_TYPES)}")
     dim = OmegaConf.select(cfg, "model.embedding_dim")
     if dim is not None:
         require_embedding_dim(dim)
-    check_counts(cfg)
+    check_trace(OmegaConf.select(cfg, "trace.steps") or [])
     # What is resumed has settings of its own: see `recpipe.cli.train`.
     if command in ("train", "verify") and cfg.resume in ("", "auto"):
         check_run(cfg)
@@ -161,21 +163,16 @@ def check_fit(cfg: DictConfig, given: Iterable[str], command: str) -> None:
 
 def check_run(cfg: Any) -> None:
     """What workers would say of the settings of a run, before there are any. Raises ConfigError."""
+    check_numbers(cfg)
     check_schedule(cfg)
     check_settings(cfg)
     check_tables(cfg, world_of(cfg))
 
 
-def check_counts(cfg: DictConfig) -> None:
-    """Numbers of steps and batches that cannot be meant. Raises ConfigError."""
-    for key in ("limit_train_batches", "limit_val_batches", "limit_test_batches"):
-        value = OmegaConf.select(cfg, key)
-        if value is not None and value < 1:
-            raise ConfigError(f"{key}={value}: must be at least 1; null is for all")
-    steps = OmegaConf.select(cfg, "steps")
-    if steps is not None and steps < 1:
-        raise ConfigError(f"steps={steps}: must be at least 1")
-    check_trace(OmegaConf.select(cfg, "trace.steps") or [])
+def check_numbers(cfg: DictConfig) -> None:
+    """Numbers that cannot be meant; see `recpipe.bounds`. Raises ConfigError."""
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
+    check_bounds(plain)
 
 
 def world_of(cfg: Any) -> int:
@@ -190,8 +187,6 @@ def check_schedule(cfg: Any) -> None:
         ConfigError: mesh or schedule do not fit each other or the number of workers.
     """
     world = world_of(cfg)
-    if world < 1:
-        raise ConfigError(f"launch.nproc={world}: must be at least 1")
     mesh = Mesh.create(world, cfg.mesh.stages, cfg.mesh.replicas)
     schedule, cost = as_record(ScheduleSettings, cfg.schedule), as_record(CostSettings, cfg.cost)
     try:

@@ -78,7 +78,7 @@ def test_nothing_fits_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["planner.stages=[2,3]"], "3 does not divide the 8 ranks"),
         (["planner.microbatches=[0]"], "each must be at least 1"),
         (["workload.skew=[-1]"], "each must be at least 0"),
-        (["workload.multi_hot_sizes=[0]"], "each must be above 0"),
+        (["workload.multi_hot_sizes=[0]"], "each must be positive"),
         (["planner.embedding=[]"], "leaves nothing to try"),
         (["planner.constraints={t_cat_9: {sharding: [row_wise]}}"], "fits no table"),
         (["planner.constraints={t_cat_1: {sharding: [table_wise], exclude: [table_wise]}}"], "leave no sharding type"),
