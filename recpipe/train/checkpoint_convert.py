@@ -13,6 +13,7 @@ import torch
 
 from recpipe.errors import CheckpointError
 from recpipe.train.checkpoint_file import DTYPES, NAMES, Slot, TensorFile, row_ranges, write_file
+from recpipe.train.checkpoint_index import INDEX, read_index
 from recpipe.train.checkpoint_manifest import (
     find_damage,
     publish,
@@ -22,7 +23,6 @@ from recpipe.train.checkpoint_manifest import (
     write_manifest,
     write_text,
 )
-from recpipe.train.checkpoint_storage import INDEX, read_index
 
 TEXTS = ("config.yaml", "schema.json", "plan.json", "progress.json")
 Rows = Callable[[str, int, int], torch.Tensor]

@@ -13,12 +13,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
 from recpipe.errors import CheckpointError
+from recpipe.untrusted import Source, Value, open_regular, read_pieces, shown
 
 DTYPES = {
     "F64": torch.float64,
@@ -34,6 +35,8 @@ DTYPES = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 BLOCK_BYTES = 8 << 20
+MAX_DIMS, MAX_ELEMENTS = 16, 2**48
+"""Of a tensor that is read; a larger one cannot be meant."""
 
 
 @dataclass(frozen=True)
@@ -135,37 +138,44 @@ def row_ranges(shape: tuple[int, ...], element_size: int) -> Iterator[slice]:
         yield slice(start, min(start + rows, shape[0]))
 
 
-def checksum(path: Path) -> Written:
-    """Reads a file and gives what `write_file` gave for it."""
+def checksum(path: Path, size: int | None = None) -> Written:
+    """Reads a file, no further than one byte beyond `size`, and gives what `write_file` gave for it."""
     total = crc = 0
-    with path.open("rb") as file:
-        while part := file.read(BLOCK_BYTES):
-            crc = zlib.crc32(part, crc)
-            total += len(part)
+    for part in read_pieces(path, path.stat().st_size if size is None else size, BLOCK_BYTES):
+        crc = zlib.crc32(part, crc)
+        total += len(part)
     return Written(total, crc)
 
 
 class TensorFile:
-    """A file for reading.
+    """A file for reading; its header is checked against its size, so that every tensor is there.
 
     Raises:
-        CheckpointError: the header cannot be read, or the file is shorter than it says.
+        CheckpointError: the header cannot be read or true, or the file has another size than it says.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._source = Source(path, CheckpointError, large=True)
         try:
-            self._start, places = _read_header(path)
-            self._places = {name: tuple(field["data_offsets"]) for name, field in places.items()}
-            self.slots = {name: Slot(name, DTYPES[f["dtype"]], tuple(f["shape"])) for name, f in places.items()}
-            needed = self._start + max((stop for _, stop in self._places.values()), default=0)
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise CheckpointError(f"{path}: is damaged or no file of tensors ({type(error).__name__})") from error
-        if path.stat().st_size < needed:
-            raise CheckpointError(f"{path}: is cut short: {path.stat().st_size} bytes of {needed}")
+            with open_regular(path) as file:
+                fields, self._start, size = _read_header(file, self._source)
+        except OSError as error:
+            raise self._source.unreadable(error) from None
+        self.slots: dict[str, Slot] = {}
+        self._places: dict[str, tuple[int, int]] = {}
+        for name, field in fields.items():
+            self.slots[name], self._places[name] = _slot(name, field, size - self._start)
+        _require_gapless(self._source, sorted(self._places.values()), size - self._start)
 
     def read(self, name: str) -> torch.Tensor:
-        """A tensor of the file, mapped: what is not touched is not read. Writing to it does not change the file."""
+        """A tensor of the file, mapped: what is not touched is not read. Writing to it does not change the file.
+
+        Raises:
+            CheckpointError: the file has no such tensor.
+        """
+        if name not in self.slots:
+            raise self._source.damaged(f"it has no tensor {shown(name)}")
         slot, (start, stop) = self.slots[name], self._places[name]
         if start == stop:
             return torch.empty(slot.shape, dtype=slot.dtype)
@@ -173,11 +183,51 @@ class TensorFile:
         return torch.from_numpy(mapped).view(slot.dtype).reshape(slot.shape)
 
 
-def _read_header(path: Path) -> tuple[int, dict[str, Any]]:
-    """Where values begin, and the record of each tensor."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > path.stat().st_size:
-            raise ValueError("the header is longer than the file")
-        fields = json.loads(file.read(length))
-    return 8 + length, {name: field for name, field in fields.items() if name != "__metadata__"}
+def is_shape(sizes: Any) -> bool:
+    """Whether this is a list of sizes, or of offsets, whose product cannot overflow."""
+    if type(sizes) is not list or len(sizes) > MAX_DIMS:
+        return False
+    if not all(type(size) is int and 0 <= size <= MAX_ELEMENTS for size in sizes):
+        return False
+    return math.prod(size for size in sizes if size) <= MAX_ELEMENTS
+
+
+def _read_header(file: BinaryIO, source: Source) -> tuple[dict[str, Value], int, int]:
+    """The record of each tensor, where values begin, and the size of the file."""
+    size = os.fstat(file.fileno()).st_size
+    first = file.read(8)
+    length = int.from_bytes(first, "little")
+    if len(first) < 8 or length > size - 8:
+        raise source.damaged(f"its header has {length:,} bytes, the file {size:,}" if first else "it is empty")
+    if length > source.limit:
+        raise source.damaged(f"its header has {length:,} bytes; {source.limit:,} are the most")
+    fields = source.parsed(source.decoded(file.read(length))).fields()
+    fields.pop("__metadata__", None)
+    return fields, 8 + length, size
+
+
+def _slot(name: str, value: Value, num_bytes: int) -> tuple[Slot, tuple[int, int]]:
+    """A tensor and its place among the `num_bytes` of all values."""
+    raw = value.fields(("dtype", "shape", "data_offsets"), ())
+    shape, place = raw["shape"].raw, raw["data_offsets"].raw
+    if not is_shape(shape):
+        raise raw["shape"].wrong(f"is no list of at most {MAX_DIMS} sizes")
+    slot = Slot(name, DTYPES[raw["dtype"].text(DTYPES)], tuple(shape))
+    if type(place) is not list or list(map(type, place)) != [int, int] or not 0 <= place[0] <= place[1]:
+        raise raw["data_offsets"].wrong("is no list of two offsets")
+    if place[1] > num_bytes:
+        raise value.source.error(f"{value.source.path}: is cut short: {num_bytes:,} bytes of values of {place[1]:,}")
+    if place[1] - place[0] != slot.num_bytes:
+        raise value.wrong(f"has {place[1] - place[0]:,} bytes; its type and shape take {slot.num_bytes:,}")
+    return slot, (place[0], place[1])
+
+
+def _require_gapless(source: Source, places: list[tuple[int, int]], num_bytes: int) -> None:
+    """Raises CheckpointError where tensors share bytes, or bytes belong to none."""
+    end = 0
+    for start, stop in places:
+        if start != end:
+            raise source.damaged(f"its tensors {'overlap' if start < end else 'leave a gap'} at byte {start:,} of its values")
+        end = stop
+    if end != num_bytes:
+        raise source.damaged(f"it has {num_bytes - end:,} bytes behind its tensors")

@@ -14,14 +14,18 @@ import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from recpipe.errors import CheckpointError
 from recpipe.train.checkpoint_file import Written, checksum
+from recpipe.untrusted import Source, Value, kind_of, member, shown, typed
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 FORMAT = 1
+MAX_BYTES = 2**53
+"""Of a file of a checkpoint."""
 
 
 def unfinished_name(folder: Path) -> Path:
@@ -80,19 +84,31 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise CheckpointError(f"{folder}: is no checkpoint (it has no {MANIFEST})")
-    try:
-        text = path.read_text()
-        content = json.loads(text)["content"]
-        damaged = _render(content) != text
-        found = content["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: is damaged ({type(error).__name__})") from error
-    if damaged:
-        raise CheckpointError(f"{path}: is damaged (its checksum does not fit)")
-    if found != FORMAT:
-        raise CheckpointError(f"{path}: has format {found}, this version reads {FORMAT}")
-    return dict(content)
+        raise CheckpointError(f"{shown(folder)}: is no checkpoint (it has no {MANIFEST})")
+    # The metrics of a checkpoint may be NaN.
+    source = Source(path, CheckpointError, non_finite=True)
+    text = source.text()
+    content = source.parsed(text)["content"]
+    if type(content.raw) is not dict or _render(content.raw) != text:
+        raise source.damaged("its checksum does not fit")
+    found = content["format"]
+    if found.raw != FORMAT:
+        raise CheckpointError(f"{path}: has format {shown(found.raw)}, this version reads {FORMAT}")
+    return _checked(content)
+
+
+def _checked(content: Value) -> dict[str, Any]:
+    """The manifest, where its parts are what readers expect."""
+    typed(content.fields(("files",)), dict.fromkeys(("step", "epoch", "row", "world_size"), "integer"))
+    for value in content["files"].fields().values():
+        size, crc = value.items(2)
+        size.integer(high=MAX_BYTES)
+        crc.integer(high=2**32 - 1)
+    metrics = content.get("metrics")
+    for value in metrics.fields().values() if metrics and metrics.raw is not None else ():
+        if type(value.raw) not in (int, float, NoneType):
+            raise value.wrong(f"is {kind_of(value.raw)}, not a number")
+    return dict(content.raw)
 
 
 def check_folder(folder: Path) -> None:
@@ -151,7 +167,7 @@ def _age(folder: Path) -> tuple[float, bool, str]:
     try:
         step = float(read_manifest(folder).get("step", 0))
     except CheckpointError:
-        step = math.inf if is_final else float(number) if number.isdigit() else 0.0
+        step = math.inf if is_final else float(number) if number.isdecimal() else 0.0
     return step, is_final, folder.name
 
 
@@ -167,33 +183,52 @@ def find_damage(folder: Path, part: int = 0, parts: int = 1) -> Iterator[str]:
         yield str(error)
         return
     for name in list(files)[part::parts]:
-        problem = _problem(folder / name, Written(*files[name]))
+        problem = _problem(folder, name, Written(*files[name]))
         if problem:
             yield problem
 
 
-def read_text(folder: Path, name: str) -> str:
+def read_text(folder: Path, name: str, large: bool = False) -> str:
     """A small file of a checkpoint.
+
+    Args:
+        large: it may have as many bytes as a list of all pieces.
 
     Raises:
         CheckpointError: it is not as it was written.
     """
     expected = read_manifest(folder)["files"].get(name)
-    problem = _problem(folder / name, Written(*expected)) if expected else f"{folder}: has no {name}"
-    if problem:
-        raise CheckpointError(problem)
-    return (folder / name).read_text()
+    if not expected:
+        raise CheckpointError(f"{shown(folder)}: has no {name}")
+    source = Source(folder / name, CheckpointError, large=large)
+    path = member(folder, name, source)
+    size, crc = path.stat().st_size, expected[1]
+    if size != expected[0]:
+        raise CheckpointError(_other_size(path, size, expected[0]))
+    data = source.data()
+    if len(data) != size or zlib.crc32(data) != crc:
+        raise source.damaged("its checksum does not fit")
+    return source.decoded(data)
 
 
-def _problem(path: Path, expected: Written) -> str:
+def _problem(folder: Path, name: str, expected: Written) -> str:
     """What is wrong with a file; empty if nothing is."""
+    source = Source(folder / MANIFEST, CheckpointError)
     try:
+        path = member(folder, name, source)
         found = path.stat().st_size
         if found != expected.num_bytes:
-            return f"{path}: is cut short or grown: {found} bytes instead of {expected.num_bytes}"
-        return "" if checksum(path) == expected else f"{path}: is damaged (its checksum does not fit)"
+            return _other_size(path, found, expected.num_bytes)
+        fits = checksum(path, expected.num_bytes) == expected
+        return "" if fits else str(Source(path).damaged("its checksum does not fit"))
+    except CheckpointError as error:
+        return str(error)
     except OSError as error:
-        return f"{path}: {error.strerror or error}"
+        return f"{folder / name}: {error.strerror or error}"
+
+
+def _other_size(path: Path, found: int, expected: int) -> str:
+    return f"{path}: is cut short or grown: {found} bytes instead of {expected}"
 
 
 def _render(content: Mapping[str, Any]) -> str:

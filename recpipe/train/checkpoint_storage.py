@@ -6,6 +6,7 @@ torch plans who writes and reads which rectangle; this file puts them on disk an
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -26,9 +27,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from recpipe.train.checkpoint_file import DTYPES, NAMES, Slot, TensorFile, Written, row_blocks, write_file
-from recpipe.train.checkpoint_manifest import publish, read_text, unfinished_name, write_manifest, write_text
-
-INDEX = "index.json"
+from recpipe.train.checkpoint_index import INDEX, read_index
+from recpipe.train.checkpoint_manifest import publish, unfinished_name, write_manifest, write_text
 
 
 class Writer(StorageWriter):
@@ -106,7 +106,8 @@ class Reader(StorageReader):
         tensors: dict[str, Any] = {}
         for name, record in read_index(folder).items():
             chunks = []
-            for offsets, sizes, file, key in record["pieces"]:
+            # A piece without values may lie where another one does.
+            for offsets, sizes, file, key in (piece for piece in record["pieces"] if math.prod(piece[1])):
                 chunks.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)))
                 self._places[MetadataIndex(name, torch.Size(offsets))] = (file, key)
             properties = TensorProperties(dtype=DTYPES[record["dtype"]])
@@ -146,15 +147,6 @@ class Reader(StorageReader):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return True
-
-
-def read_index(folder: Path) -> dict[str, Any]:
-    """Every tensor of a checkpoint: name -> dtype, shape, and pieces (offsets, sizes, file, name in the file).
-
-    Raises:
-        CheckpointError: the index is damaged.
-    """
-    return dict(json.loads(read_text(folder, INDEX)))
 
 
 def _key(index: MetadataIndex) -> str:

@@ -22,6 +22,7 @@ from recpipe.embedding.state import Entry
 from recpipe.errors import CheckpointError, ConfigError
 from recpipe.train import checkpoint
 from recpipe.train.checkpoint_file import DTYPES
+from recpipe.train.checkpoint_index import read_index
 from recpipe.train.checkpoint_manifest import (
     MANIFEST,
     check_folder,
@@ -30,7 +31,6 @@ from recpipe.train.checkpoint_manifest import (
     finish_publishing,
     whole_ones,
 )
-from recpipe.train.checkpoint_storage import read_index
 from recpipe.train.config_text import from_yaml
 from recpipe.train.progress import Progress
 from recpipe.train.state import OPTIMIZER, RANDOM, check_schema, run_tensors, weights
