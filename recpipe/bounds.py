@@ -94,7 +94,7 @@ _BOUNDS: tuple[tuple[Bound, str], ...] = (
     (Bound(0, 10**9, above=True), "planner.memory_gb planner.seconds"),
     (_counts(1, 2**48), "planner.global_batch planner.effort"),
     (_counts(0, 1024), "data.num_workers data.threads"),
-    (_counts(1), "data.shuffle_rows data.frequency_threshold"),
+    (_counts(1), "data.shuffle_rows data.frequency_threshold data.frequency_thresholds.*"),
     (_counts(1, 10**6), "data.multi_hot_sizes"),
     (_counts(0), "data.multi_hot_seed data.teacher_seed data.split_seed data.num_train data.num_valid data.num_test"),
     (_counts(0, 2**48), "data.max_ids"),

@@ -86,6 +86,7 @@ def run(cfg: Any) -> int:
 def _prepare(cfg: Any) -> int:
     """Files to a prepared directory."""
     from recpipe.data.prepare.job import prepare
+    from recpipe.data.prepared import read_manifest
 
     if cfg.path:
         raise ConfigError(f"recpipe data prepare reads source=FILE-or-DIR; write source={cfg.path}")
@@ -93,6 +94,8 @@ def _prepare(cfg: Any) -> int:
         raise ConfigError(f"recpipe data prepare reads files: data=criteo or data=table, not data={cfg.data.name}")
     with _bar() as report:
         out = prepare(cfg.data, lambda line: print(line, file=sys.stderr), report)
+    for warning in read_manifest(out)["provenance"]["warnings"]:
+        print(f"WARNING: {warning}", file=sys.stderr)
     print(out)
     return 0
 

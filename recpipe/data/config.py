@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 BAD_ID_POLICIES = ("error", "clamp", "hash", "oov", "drop")
 NON_FINITE_POLICIES = ("error", "drop")
 SHUFFLES = ("none", "window", "block", "full")
-TRANSFORMS = ("log", "log1p", "squared_log", "standardize", "none")
+TRANSFORMS = ("auto", "log", "log1p", "squared_log", "standardize", "none")
 VOCABULARIES = ("frequency", "hash")
 SPLITS = ("fraction", "days")
 MULTI_HOT_DISTRIBUTIONS = ("uniform", "pareto")
@@ -89,10 +89,13 @@ class PrepareConfig(DataConfig):
         split_seed: seed of the choice of held-out rows.
         vocabulary: frequency (ids by frequency on training rows) or hash.
         frequency_threshold: values seen less often in training rows share id 1.
+        frequency_thresholds: thresholds of single columns, as `{user: 5}`.
         max_ids: largest table; rarer values share id 1; 0 means no limit.
         hash_size: rows of every table with vocabulary=hash.
-        dense_transform: log (of x + 3), log1p, squared_log, standardize, none.
-        dense_missing: raw value that stands for a missing one.
+        dense_transform: log (of x + 3), log1p, squared_log, standardize, none, or auto: chosen for each column by its
+            training rows (log1p for skewed counts, else standardize).
+        transforms: transform of single dense columns, as `{price: standardize}`.
+        dense_missing: raw value that stands for a missing one; null: the mean where standardized, else 0.
         out: the prepared directory; empty: a directory under `cache_dir` named by the settings and the files.
         cache_dir: where prepared directories go.
         max_bad_share: largest share of bad lines that is accepted.
@@ -109,10 +112,12 @@ class PrepareConfig(DataConfig):
     split_seed: int = 0
     vocabulary: str = "frequency"
     frequency_threshold: int = 1
+    frequency_thresholds: dict[str, int] = field(default_factory=dict)
     max_ids: int = 0
     hash_size: int = 100_000
     dense_transform: str = "log"
-    dense_missing: float = 0.0
+    transforms: dict[str, str] = field(default_factory=dict)
+    dense_missing: float | None = None
     out: str = ""
     cache_dir: str = ".cache/recpipe"
     max_bad_share: float = 0.001
@@ -132,6 +137,7 @@ class CriteoData(PrepareConfig):
 
     name: str = "criteo"
     frequency_threshold: int = 10
+    dense_missing: float | None = 0.0
     split: str = "fraction"
     dense_ids: bool = False
 
@@ -152,6 +158,7 @@ class TableData(PrepareConfig):
     """
 
     name: str = "table"
+    dense_transform: str = "auto"
     format: str = ""
     delimiter: str = ","
     header: bool = True

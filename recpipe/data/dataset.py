@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ class Dataset:
         seed: seed of the order of training rows.
         statistics: of the features, for the planner.
         teacher: AUC and log loss of the model that made the labels of `test`, where there is one.
+        warnings: what a user should know of the rows.
+        unseen: by feature, the share of values without an id: to be expected, and in each held-out split.
     """
 
     def __init__(
@@ -41,10 +43,13 @@ class Dataset:
         seed: int,
         statistics: Mapping[str, Any] | None = None,
         teacher: Mapping[str, float] | None = None,
+        warnings: Sequence[str] = (),
+        unseen: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
         self.schema = schema
         self.source = source
         self.teacher = dict(teacher) if teacher else None
+        self.warnings, self.unseen = tuple(warnings), dict(unseen or {})
         self.policy = Policy(config.bad_ids, config.non_finite)
         self._stores = dict(stores)
         self._statistics = dict(statistics or {})

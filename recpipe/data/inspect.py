@@ -13,7 +13,8 @@ def render(manifest: dict[str, Any]) -> str:
     Args:
         manifest: of a prepared directory.
     """
-    return "\n".join([*_top(manifest), "", *_dense(manifest), "", *_features(manifest)])
+    warnings = [f"WARNING: {line}" for line in manifest["provenance"].get("warnings", ())]
+    return "\n".join([*_top(manifest), "", *_dense(manifest), "", *_features(manifest), *warnings])
 
 
 def _top(manifest: dict[str, Any]) -> list[str]:
@@ -40,12 +41,21 @@ def _vocabulary(vocabulary: dict[str, Any]) -> str:
 
 
 def _dense(manifest: dict[str, Any]) -> list[str]:
-    """Raw range and missing share of each dense column."""
-    lines = [f"{'dense':<{WIDEST}} {'minimum':>14} {'maximum':>14} {'missing':>8}"]
+    """Raw range, missing share and transform of each dense column."""
+    lines = [f"{'dense':<{WIDEST}} {'minimum':>14} {'maximum':>14} {'missing':>8}  transform"]
     for column in manifest["dense"]:
         low, high = (("-" if column[key] is None else f"{column[key]:,g}") for key in ("min", "max"))
-        lines.append(f"{column['name']:<{WIDEST}} {low:>14} {high:>14} {column['missing_share']:>8.2%}")
+        ends = f"{low:>14} {high:>14} {column['missing_share']:>8.2%}"
+        lines.append(f"{column['name']:<{WIDEST}} {ends}  {_transform(column, manifest['transform']['name'])}")
     return lines
+
+
+def _transform(column: dict[str, Any], default: str) -> str:
+    """How a dense column is stored, and why."""
+    name = column.get("transform", default)
+    if name == "standardize":
+        name = f"standardize (mean {column['mean']:,g}, deviation {column['deviation']:,g})"
+    return f"{name}: {column['because']}" if column.get("because") else name
 
 
 def _features(manifest: dict[str, Any]) -> list[str]:

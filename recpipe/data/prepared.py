@@ -18,6 +18,7 @@ from recpipe.data.prepare.manifest import FORMAT
 from recpipe.data.prepare.npy import HEADER
 from recpipe.data.rows import MemoryStore, Rows, Store
 from recpipe.data.statistics import feature_statistics
+from recpipe.data.unseen import unseen_by_split
 from recpipe.errors import ConfigError, DataError
 from recpipe.specs import Feature, Schema
 
@@ -148,7 +149,16 @@ def prepared_dataset(directory: str | Path, config: DataConfig, seed: int) -> Da
     }
     schema, stores = with_multi_hot(config, schema_of(manifest), stores)
     statistics = feature_statistics(schema, stores["train"])
-    return Dataset(schema, stores, _describe(path, manifest), config, seed, statistics)
+    return Dataset(
+        schema,
+        stores,
+        _describe(path, manifest),
+        config,
+        seed,
+        statistics,
+        warnings=manifest["provenance"].get("warnings", ()),
+        unseen=unseen_by_split(manifest["features"]),
+    )
 
 
 def _copies(manifest: dict[str, Any], config: Any) -> Path:

@@ -186,6 +186,8 @@ def _introduce(job: Job, loop: TrainingLoop) -> None:
         _tell_source(loop.source, cfg)
     logger.info("data: %s", data.source)
     logger.info("rows: %s", ", ".join(f"{split} {data.num_rows(split):,}" for split in ("train", "valid", "test")))
+    for warning in data.warnings:
+        logger.warning("WARNING: %s", warning)
     dense = sum(p.numel() for p in job.model.parameters())
     rows = sum(spec.num_elements for spec in job.model.tables)
     num_tables = len(job.model.tables)

@@ -50,6 +50,8 @@ def training_summary(loop: TrainingLoop, split: str, report: dict[str, Any], sec
         "resumed_from": None if loop.source is None else str(loop.source.folder),
         "saving_seconds": loop.saving_seconds,
         "data": job.dataset.source,
+        "data_warnings": list(job.dataset.warnings),
+        "unseen_share": job.dataset.unseen,
         "seed": job.cfg.seed,
         "world_size": job.groups.world,
         "global_batch": loop.feed.global_batch,

@@ -17,7 +17,7 @@ def test_synthetic():
 
 @pytest.mark.parametrize("dense_ids", [False, True])
 def test_criteo(dense_ids):
-    assert feature_names(CriteoData(dense_ids=dense_ids)) == CriteoFormat("log", 0.0, dense_ids=dense_ids).categorical
+    assert feature_names(CriteoData(dense_ids=dense_ids)) == CriteoFormat(dense_ids=dense_ids).categorical
 
 
 def test_table():

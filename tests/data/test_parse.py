@@ -11,7 +11,7 @@ from recpipe.data.prepare.parse import parse_lines
 from recpipe.data.prepare.raw import Raw
 from tests.data.lines import criteo_lines
 
-FMT = CriteoFormat("none", 0.0)
+FMT = CriteoFormat()
 MUTATIONS = 10_000
 
 
@@ -112,7 +112,7 @@ def test_integers_stay_exact_and_missing_stays_missing() -> None:
 
 
 def test_unlabelled_lines_have_no_label() -> None:
-    fmt = CriteoFormat("none", 0.0, labelled=False)
+    fmt = CriteoFormat(labelled=False)
     raw = parse_lines(b"".join(line + b"\n" for line in criteo_lines(10, labelled=False)), fmt)
     assert raw.table["label"].null_count == 10
     assert np.isfinite(raw.ranges[0].high)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from recpipe.data.config import TRANSFORMS
 from recpipe.data.prepare.moments import BLOCK, Moments
-from recpipe.data.prepare.transform import apply, check_transform, standardize
+from recpipe.data.prepare.transform import apply, check_transforms, standardize
 from recpipe.errors import ConfigError
 
 
@@ -42,4 +42,4 @@ def test_moments_are_bit_equal_however_the_stream_is_cut(cuts: int) -> None:
 
 def test_unknown_transform_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean standardize"):
-        check_transform("standardise")
+        check_transforms("standardise", {})

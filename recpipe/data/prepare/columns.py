@@ -17,7 +17,7 @@ def keys_of(column: pa.ChunkedArray | pa.Array, keep: np.ndarray | None) -> np.n
 
 
 def dense_of(column: pa.ChunkedArray | pa.Array, fill: float) -> np.ndarray:
-    """float32 values with `fill` where missing."""
+    """Raw float64 values with `fill` where missing."""
     column = one_array(column)
     return np.asarray(column.fill_null(fill) if column.null_count else column)
 

@@ -8,7 +8,6 @@ from pyarrow import csv
 
 from recpipe.data.prepare.hexkeys import hex_keys
 from recpipe.data.prepare.raw import LABEL, Converted, DenseRange, dense_values, nullable
-from recpipe.data.prepare.transform import apply
 
 NUM_DENSE, NUM_CATEGORICAL = 13, 26
 FIELDS = 1 + NUM_DENSE + NUM_CATEGORICAL
@@ -20,18 +19,15 @@ class CriteoFormat:
     """Reads lines of the Criteo logs.
 
     Args:
-        transform: name of the dense transform.
-        fill: raw value that stands for a missing integer.
         labelled: lines begin with a label (40 fields), or not (39).
         dense_ids: the integers are categorical, too.
     """
 
-    def __init__(self, transform: str, fill: float, labelled: bool = True, dense_ids: bool = False) -> None:
+    def __init__(self, labelled: bool = True, dense_ids: bool = False) -> None:
         self.dense, self.header = DENSE, 0
         self.multi_valued: tuple[str, ...] = ()
         self.weighted: dict[int, int] = {}
         self.categorical = CATEGORICAL + (tuple(f"{name}_bucket" for name in DENSE) if dense_ids else ())
-        self._transform, self._fill = transform, fill
         self._labelled, self._dense_ids = labelled, dense_ids
         names = [LABEL] * labelled + [*DENSE, *CATEGORICAL]
         self._names = names
@@ -55,9 +51,9 @@ class CriteoFormat:
         arrays = [self._label(columns, reasons)]
         buckets, ranges = [], []
         for name in DENSE:
-            values, missing = dense_values(_flat(columns, name), self._fill)
+            values, missing = dense_values(_flat(columns, name), 0.0)
             ranges.append(DenseRange.of(values, missing))
-            arrays.append(nullable(apply(self._transform, values), missing))
+            arrays.append(nullable(values, missing))
             if self._dense_ids:
                 buckets.append(nullable(_bucket(values), missing))
         for name in CATEGORICAL:

@@ -13,27 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from recpipe.data.prepare.assign import SPLITS
-from recpipe.data.prepare.columns import dense_of, one_array
+from recpipe.data.prepare.columns import one_array
 from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.meter import Meter
 from recpipe.data.prepare.npy import NpyWriter, digest_of
-from recpipe.data.prepare.transform import standardize
+from recpipe.data.prepare.scale import DenseScale
 from recpipe.data.prepare.vocabulary import MISSING, RARE, Encoder
-
-
-@dataclass(frozen=True)
-class DenseScale:
-    """How a stored dense column is finished: the value of a missing one, and mean and deviation where standardized."""
-
-    fill: float
-    mean: float = 0.0
-    deviation: float = 1.0
-    standardized: bool = False
-
-    def finish(self, column: pa.ChunkedArray) -> np.ndarray:
-        """float32 values of a raw column."""
-        values = dense_of(column, self.fill)
-        return standardize(values, self.mean, self.deviation) if self.standardized else values
 
 
 @dataclass

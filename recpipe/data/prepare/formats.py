@@ -96,4 +96,4 @@ def _criteo(config: Any, source: Source) -> Format:
             f"{source.path} has no labels ({fields} fields a line, labelled lines have {FIELDS}): "
             f"it cannot be trained or validated on; to score it, give it as data.test_path"
         )
-    return CriteoFormat(config.dense_transform, config.dense_missing, labelled, config.dense_ids)
+    return CriteoFormat(labelled, config.dense_ids)

@@ -8,11 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from recpipe.data.dataset import Dataset
 from recpipe.data.prepare.assign import Splitter
-from recpipe.data.prepare.encode import DenseScale, ShardRecord, ShardWriter
+from recpipe.data.prepare.encode import ShardRecord, ShardWriter
 from recpipe.data.prepare.formats import ENDINGS, make_formats, make_readers
 from recpipe.data.prepare.inputs import find_sources
 from recpipe.data.prepare.layout import Layout
@@ -21,8 +19,8 @@ from recpipe.data.prepare.phases import parse_sources
 from recpipe.data.prepare.pool import run_all
 from recpipe.data.prepare.quarantine import write_quarantine
 from recpipe.data.prepare.raw import Format
+from recpipe.data.prepare.scale import DenseScale
 from recpipe.data.prepare.settings import chunk_size, memory_limit, num_threads
-from recpipe.data.prepare.transform import apply
 from recpipe.data.prepare.vocabulary import Encoder, HashEncoder, load_encoder
 from recpipe.data.prepared import ShardStore, read_manifest, schema_of
 from recpipe.errors import DataError
@@ -82,9 +80,7 @@ def _writer(
     dense, features = manifest["dense"], manifest["features"]
     if [entry["name"] for entry in dense] != list(fmt.dense) or [f["name"] for f in features] != list(fmt.categorical):
         raise DataError(f"the columns of the file are not those of {trained}")
-    fill = float(apply(config.dense_transform, np.array([config.dense_missing]))[0])
-    standard = config.dense_transform == "standardize"
-    scales = [DenseScale(fill, d.get("mean", 0.0), d.get("deviation", 1.0), standard) for d in dense]
+    scales = [DenseScale.from_json(entry, manifest["transform"]["name"]) for entry in dense]
     encoders: list[Encoder] = [
         HashEncoder(config.hash_size, number)
         if manifest["vocabulary"]["kind"] == "hash"

@@ -11,24 +11,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from recpipe.data.paths import writing
 from recpipe.data.prepare.assign import SPLITS, TRAIN, Splitter, make_splitter
 from recpipe.data.prepare.disk import check_space
-from recpipe.data.prepare.encode import DenseScale, ShardWriter
+from recpipe.data.prepare.encode import ShardWriter
 from recpipe.data.prepare.formats import ENDINGS, make_formats, make_readers
 from recpipe.data.prepare.inputs import MANIFEST, Source, find_sources
 from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.manifest import write_manifest
 from recpipe.data.prepare.meter import Meter, Report, to_log
-from recpipe.data.prepare.phases import count_features, dense_moments, parse_sources
+from recpipe.data.prepare.moments import Moments
+from recpipe.data.prepare.phases import count_features, measure_dense, parse_sources
 from recpipe.data.prepare.pool import run_all
 from recpipe.data.prepare.quarantine import write_quarantine
 from recpipe.data.prepare.ranking import FeatureCounts
 from recpipe.data.prepare.raw import Format
+from recpipe.data.prepare.remarks import remarks
+from recpipe.data.prepare.scale import scale_of
 from recpipe.data.prepare.settings import check_settings, chunk_size, digest, memory_limit, num_threads
-from recpipe.data.prepare.transform import apply
+from recpipe.data.prepare.spread import ColumnSpread
+from recpipe.data.prepare.transform import check_columns
 from recpipe.data.prepare.vocabulary import Encoder, HashEncoder, load_encoder
 from recpipe.errors import DataError
 
@@ -110,6 +112,8 @@ def _chunk_size(partial: Path, name: str, config: Any) -> int:
 def _run(config: Any, sources: list[Source], name: str, partial: Path, log: Log, report: Report) -> None:
     """All phases."""
     formats = make_formats(config, sources)
+    check_columns("transforms", config.transforms, formats[0].dense, "dense")
+    check_columns("frequency_thresholds", config.frequency_thresholds, formats[0].categorical, "categorical")
     splitter = _splitter(config, sources)
     check_space(partial, sources, formats[0])
     work, size, threads = partial / WORK, _chunk_size(partial, name, config), num_threads(config)
@@ -121,10 +125,14 @@ def _run(config: Any, sources: list[Source], name: str, partial: Path, log: Log,
     layout = Layout.of(sources, parsed.units, splitter)
     _check_rows(layout)
     counts = _count(config, layout, formats[0], partial, report)
+    spreads = _measure(config, layout, formats[0])
     with Meter("write", sum(unit.rows for unit in parsed.units), report) as meter:
-        writer = _writer(config, layout, formats[0], partial, counts, meter)
+        writer = _writer(config, layout, formats[0], partial, counts, spreads, meter)
         records = run_all(lambda shard: writer.write(*shard), writer.shards(), threads)
-    write_manifest(config, name, partial, layout, formats[0], parsed.checksums, counts, writer, records, bad)
+    said = remarks(formats[0], writer, spreads, counts, records)
+    write_manifest(
+        config, name, partial, layout, formats[0], parsed.checksums, counts, spreads, writer, records, bad, said
+    )
     log(_summary(layout, bad))
 
 
@@ -151,31 +159,39 @@ def _count(config: Any, layout: Layout, fmt: Format, partial: Path, report: Repo
     budget = memory_limit(config.memory_limit) // 3
     directory = partial / "vocabulary"
     total = len(columns) * sum(unit.rows for unit in layout.units)
-    threshold, largest, threads = config.frequency_threshold, config.max_ids, num_threads(config)
+    thresholds = [config.frequency_thresholds.get(name, config.frequency_threshold) for name in fmt.categorical]
+    largest, threads = config.max_ids, num_threads(config)
     with Meter("count", total, report) as meter:
-        return count_features(layout, columns, directory, threshold, largest, budget, threads, meter)
+        return count_features(layout, columns, directory, thresholds, largest, budget, threads, meter)
 
 
 def _writer(
-    config: Any, layout: Layout, fmt: Format, partial: Path, counts: list[FeatureCounts] | None, meter: Meter
+    config: Any,
+    layout: Layout,
+    fmt: Format,
+    partial: Path,
+    counts: list[FeatureCounts] | None,
+    spreads: list[ColumnSpread],
+    meter: Meter,
 ) -> ShardWriter:
     """The writer of output shards."""
     done = partial / WORK / "shards"
     done.mkdir(parents=True, exist_ok=True)
-    scales = _scales(config, layout, fmt)
+    asked = [config.transforms.get(name, config.dense_transform) for name in fmt.dense]
+    scales = [scale_of(one, config.dense_missing, spread) for one, spread in zip(asked, spreads, strict=True)]
     encoders = _encoders(config, fmt, partial, counts)
     multi = [name in fmt.multi_valued for name in fmt.categorical]
     return ShardWriter(partial, done, layout, scales, encoders, any(multi), fmt.weighted, config.rows_per_shard, meter)
 
 
-def _scales(config: Any, layout: Layout, fmt: Format) -> list[DenseScale]:
-    """How each dense column is finished."""
-    fill = float(apply(config.dense_transform, np.array([config.dense_missing]))[0])
-    if config.dense_transform != "standardize":
-        return [DenseScale(fill) for _ in fmt.dense]
-    columns = [1 + number for number in range(len(fmt.dense))]
-    moments = dense_moments(layout, columns, fill, num_threads(config))
-    return [DenseScale(fill, mean, deviation, standardized=True) for mean, deviation in moments]
+def _measure(config: Any, layout: Layout, fmt: Format) -> list[ColumnSpread]:
+    """How the values of each dense column lie."""
+    spreads = []
+    for name in fmt.dense:
+        moments = config.transforms.get(name, config.dense_transform) in ("auto", "standardize")
+        spreads.append(ColumnSpread(moments=Moments() if moments else None, fill=config.dense_missing))
+    measure_dense(layout, spreads, num_threads(config))
+    return spreads
 
 
 def _encoders(config: Any, fmt: Format, partial: Path, counts: list[FeatureCounts] | None) -> list[Encoder]:

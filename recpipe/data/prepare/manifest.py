@@ -17,6 +17,7 @@ from recpipe.data.prepare.npy import digest_of
 from recpipe.data.prepare.ranking import FeatureCounts
 from recpipe.data.prepare.raw import DenseRange, Format
 from recpipe.data.prepare.settings import effective
+from recpipe.data.prepare.spread import ColumnSpread
 from recpipe.data.prepare.transform import DESCRIPTIONS
 from recpipe.data.prepare.vocabulary import vocabulary_files
 from recpipe.errors import DataError
@@ -32,9 +33,11 @@ def write_manifest(
     fmt: Format,
     checksums: list[int],
     counts: list[FeatureCounts] | None,
+    spreads: list[ColumnSpread],
     writer: ShardWriter,
     records: list[ShardRecord],
     bad: int,
+    warnings: list[str],
 ) -> None:
     """Check that every line is accounted for, then write."""
     lines = sum(unit.lines for unit in layout.units)
@@ -48,12 +51,12 @@ def write_manifest(
         "bad_lines": bad,
         "rows_per_shard": config.rows_per_shard,
         "jagged": writer.jagged,
-        "dense": _dense(config, layout, fmt, writer),
+        "dense": _dense(layout, fmt, writer, spreads),
         "transform": {"name": config.dense_transform, "formula": DESCRIPTIONS[config.dense_transform]},
         "vocabulary": _vocabulary(config),
-        "features": _features(fmt, directory, counts, writer, records),
+        "features": _features(config, fmt, directory, counts, writer, records),
         "shards": [asdict(record) for record in records],
-        "provenance": {"settings": effective(config), "sources": _sources(layout, checksums)},
+        "provenance": {"settings": effective(config), "sources": _sources(layout, checksums), "warnings": warnings},
     }
     partial = directory / (MANIFEST + ".partial")
     partial.write_text(json.dumps(manifest, indent=1) + "\n")
@@ -70,21 +73,23 @@ def _check_totals(rows: dict[str, int], records: list[ShardRecord], lines: int, 
         )
 
 
-def _dense(config: Any, layout: Layout, fmt: Format, writer: ShardWriter) -> list[dict[str, Any]]:
-    """Raw range, missing share and scale of each dense column, over all usable rows."""
+def _dense(layout: Layout, fmt: Format, writer: ShardWriter, spreads: list[ColumnSpread]) -> list[dict[str, Any]]:
+    """Raw range and missing share of each dense column, over all usable rows, its scale, and its values by split."""
     total = max(1, sum(unit.rows for unit in layout.units))
     described = []
     for number, column in enumerate(fmt.dense):
         of_all = reduce(DenseRange.join, (unit.ranges[number] for unit in layout.units))
-        scale = writer.scales[number]
-        entry = {
-            "name": column,
-            "min": of_all.low if of_all.low <= of_all.high else None,
-            "max": of_all.high if of_all.low <= of_all.high else None,
-            "missing_share": round(of_all.missing / total, 6),
-            "missing_as": config.dense_missing,
-        }
-        described.append(entry | ({"mean": scale.mean, "deviation": scale.deviation} if scale.standardized else {}))
+        spread = spreads[number]
+        described.append(
+            {
+                "name": column,
+                "min": of_all.low if of_all.low <= of_all.high else None,
+                "max": of_all.high if of_all.low <= of_all.high else None,
+                "missing_share": round(of_all.missing / total, 6),
+                **writer.scales[number].to_json(),
+                "counts": {"train": spread.train.to_json(), "held_out": spread.held_out.to_json()},
+            }
+        )
     return described
 
 
@@ -102,7 +107,12 @@ def _vocabulary(config: Any) -> dict[str, Any]:
 
 
 def _features(
-    fmt: Format, directory: Path, counts: list[FeatureCounts] | None, writer: ShardWriter, records: list[ShardRecord]
+    config: Any,
+    fmt: Format,
+    directory: Path,
+    counts: list[FeatureCounts] | None,
+    writer: ShardWriter,
+    records: list[ShardRecord],
 ) -> list[dict[str, Any]]:
     """Size, missing and rare ids by split, and vocabulary files of each feature."""
     features = []
@@ -118,6 +128,7 @@ def _features(
         entry["multi_valued"] = name in fmt.multi_valued
         entry["weighted"] = number in fmt.weighted
         if counts is not None:
+            entry["threshold"] = config.frequency_thresholds.get(name, config.frequency_threshold)
             entry |= {"counts": asdict(counts[number])}
             paths = vocabulary_files(directory / "vocabulary", f"{number:03d}")
             entry["files"] = {path.name: {"bytes": path.stat().st_size, "sha256": digest_of(path)} for path in paths}

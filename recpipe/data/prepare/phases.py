@@ -11,16 +11,16 @@ import numpy as np
 
 from recpipe.data.prepare.assign import TRAIN
 from recpipe.data.prepare.chunks import Reader
-from recpipe.data.prepare.columns import dense_of, keys_of
+from recpipe.data.prepare.columns import dense_of, keys_of, one_array
 from recpipe.data.prepare.counts import KeyCounter
 from recpipe.data.prepare.crc import joined_crc
 from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.meter import Meter
-from recpipe.data.prepare.moments import Moments
 from recpipe.data.prepare.parse import parse_chunk
 from recpipe.data.prepare.pool import run_all
 from recpipe.data.prepare.ranking import FeatureCounts, load_counts, rank_keys, save_counts
 from recpipe.data.prepare.raw import Format
+from recpipe.data.prepare.spread import ColumnSpread
 from recpipe.data.prepare.units import Unit, read_unit, unit_path, write_unit
 
 
@@ -92,7 +92,7 @@ def count_features(
     layout: Layout,
     columns: list[int],
     directory: Path,
-    threshold: int,
+    thresholds: list[int],
     max_ids: int,
     budget: int,
     threads: int,
@@ -104,7 +104,8 @@ def count_features(
         layout: rows by chunk and split.
         columns: numbers of the categorical columns in a raw table.
         directory: where vocabularies go.
-        threshold, max_ids: see `rank_keys`.
+        thresholds: see `rank_keys`; one a column.
+        max_ids: see `rank_keys`.
         budget: bytes for counting, over all threads.
         threads: columns at a time.
         meter: told the rows of each chunk, for each column.
@@ -120,7 +121,7 @@ def count_features(
         for keep, unit in _train_chunks(layout):
             counter.add(keys_of(unit.table([columns[number]]).column(0), keep))
             meter.add(unit.rows, unit.rows * (number == 0))
-        counts = rank_keys(counter, directory, name, threshold, max_ids)
+        counts = rank_keys(counter, directory, name, thresholds[number], max_ids)
         counter.close()
         save_counts(done, counts)
         return counts
@@ -128,17 +129,26 @@ def count_features(
     return run_all(count, range(len(columns)), threads)
 
 
-def dense_moments(layout: Layout, columns: list[int], fill: float, threads: int) -> list[tuple[float, float]]:
-    """Mean and standard deviation of each dense column over training rows, the same however the input is cut."""
+def measure_dense(layout: Layout, spreads: list[ColumnSpread], threads: int) -> None:
+    """Adds the values of every dense column, the first columns of a raw table behind the label, to its spread.
 
-    def measure(column: int) -> tuple[float, float]:
-        moments = Moments()
-        for keep, unit in _train_chunks(layout):
-            values = dense_of(unit.table([column]).column(0), fill)
-            moments.add(values if keep is None else values[keep])
-        return moments.result()
+    Args:
+        spreads: one a dense column; the same in the end however the input is cut.
+        threads: columns at a time.
+    """
 
-    return run_all(measure, columns, threads)
+    def measure(first: int) -> None:
+        mine = range(first, len(spreads), threads)
+        for number, unit in enumerate(layout.units):
+            all_train = int(layout.counts[number, TRAIN]) == unit.rows
+            train = None if all_train else layout.splits(number) == TRAIN
+            table = unit.table([1 + column for column in mine])
+            for place, column in enumerate(mine):
+                array = one_array(table.column(place))
+                missing = np.asarray(array.is_null()) if array.null_count else None
+                spreads[column].add(dense_of(array, 0.0), missing, train)
+
+    run_all(measure, range(min(threads, len(spreads))), threads)
 
 
 def _train_chunks(layout: Layout) -> Iterator[tuple[np.ndarray | None, Unit]]:

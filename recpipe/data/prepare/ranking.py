@@ -26,6 +26,8 @@ class FeatureCounts:
         lookups: values that are not missing.
         covered: lookups of values with an id of their own.
         top_share: share of lookups of the k most frequent values, by k.
+        expected_unseen: share of lookups whose value would have no id if this one lookup were not there: the share to
+            expect in other rows of the same kind.
     """
 
     num_ids: int
@@ -33,6 +35,7 @@ class FeatureCounts:
     lookups: int
     covered: int
     top_share: dict[str, float]
+    expected_unseen: float = 0.0
 
 
 def rank_keys(counter: KeyCounter, directory: Path, feature: str, threshold: int, max_ids: int) -> FeatureCounts:
@@ -46,6 +49,7 @@ def rank_keys(counter: KeyCounter, directory: Path, feature: str, threshold: int
         max_ids: largest table, 0 for no limit.
     """
     values, sizes, distinct = _histogram(counter)
+    alone = int((values * sizes)[values <= threshold].sum())
     kept = values >= threshold
     values, sizes = values[kept], sizes[kept]
     # An id is: ids of all larger counts, plus the place among keys of the same count.
@@ -54,7 +58,8 @@ def rank_keys(counter: KeyCounter, directory: Path, feature: str, threshold: int
     limit = min(FIRST + total, max_ids) if max_ids else FIRST + total
     covered = _write(counter, directory, feature, values, first, limit)
     lookups = int(sum(int(counts.sum()) for _, counts in counter.ranges()))
-    return FeatureCounts(limit, distinct, lookups, covered, _top_share(values, sizes, lookups))
+    unseen = round(max(alone, lookups - covered) / max(lookups, 1), 6)
+    return FeatureCounts(limit, distinct, lookups, covered, _top_share(values, sizes, lookups), unseen)
 
 
 def _histogram(counter: KeyCounter) -> tuple[np.ndarray, np.ndarray, int]:

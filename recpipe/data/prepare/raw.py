@@ -1,7 +1,8 @@
 """What parsing produces: typed columns of one chunk, and the lines that did not parse.
 
-The columns of a raw table, in order: `label` (float32, null where a file has none), `dense` columns (float32, null
-where missing), categorical columns (unsigned keys, null where missing; lists of keys for multi-valued ones), weights.
+The columns of a raw table, in order: `label` (float32, null where a file has none), `dense` columns (float64 as they were
+read, null where missing), categorical columns (unsigned keys, null where missing; lists of keys for multi-valued ones),
+weights.
 """
 
 from __future__ import annotations

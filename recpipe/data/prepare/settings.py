@@ -12,7 +12,7 @@ from typing import Any
 from recpipe.data.config import SCHEMAS, VOCABULARIES, DataConfig
 from recpipe.data.paths import is_remote
 from recpipe.data.prepare.inputs import Source
-from recpipe.data.prepare.transform import check_transform
+from recpipe.data.prepare.transform import check_transforms
 from recpipe.errors import ConfigError, nearest
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
@@ -31,7 +31,7 @@ def check_settings(config: Any) -> None:
     Raises:
         ConfigError: the setting, its value and what it may be.
     """
-    check_transform(config.dense_transform)
+    check_transforms(config.dense_transform, config.transforms)
     for name in ("out", "cache_dir"):
         if is_remote(getattr(config, name)):
             raise ConfigError(
@@ -43,6 +43,9 @@ def check_settings(config: Any) -> None:
     for name, low in least.items():
         if getattr(config, name) < low:
             raise ConfigError(f"data.{name}={getattr(config, name)} must be at least {low}")
+    for column, threshold in config.frequency_thresholds.items():
+        if threshold < 1:
+            raise ConfigError(f"data.frequency_thresholds.{column}={threshold} must be at least 1")
     if 0 < config.max_ids < 3:
         raise ConfigError(f"data.max_ids={config.max_ids} must be 0 (no limit) or at least 3 (0 missing, 1 rare)")
     if not 0 <= config.max_bad_share < 1:

@@ -10,7 +10,6 @@ from pyarrow import csv
 
 from recpipe.data.prepare.raw import LABEL, Converted, DenseRange, dense_values, nullable
 from recpipe.data.prepare.strings import rebuild, split_keys, split_values, text_keys, text_numbers
-from recpipe.data.prepare.transform import apply
 from recpipe.errors import ConfigError, DataError, nearest
 
 
@@ -80,10 +79,10 @@ class TableFormat:
         reasons: dict[int, str] = {}
         arrays, names, ranges = [self._label(columns, reasons)], [LABEL], []
         for name in self.dense:
-            values, missing = dense_values(_flat(columns, name), self._config.dense_missing)
+            values, missing = dense_values(_flat(columns, name), 0.0)
             _note(reasons, ~np.isfinite(values), f"{name} is not finite")
             ranges.append(DenseRange.of(values, missing))
-            arrays.append(nullable(apply(self._config.dense_transform, np.nan_to_num(values)), missing))
+            arrays.append(nullable(np.nan_to_num(values), missing))
             names.append(name)
         for name in self.categorical:
             column = _flat(columns, name)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 
 from recpipe.data.config import TRANSFORMS
 from recpipe.errors import ConfigError, nearest
 
 DESCRIPTIONS = {
+    "auto": "of each column, by its training rows",
     "log": "ln(max(x, -2) + 3)",
     "log1p": "ln(max(x, 0) + 1)",
     "squared_log": "floor(ln(x)^2) where x > 2, else x",
@@ -17,14 +20,35 @@ DESCRIPTIONS = {
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def check_transform(name: str) -> None:
+def check_transforms(default: str, by_column: Mapping[str, str]) -> None:
     """Only the known ones.
 
     Raises:
         ConfigError: another name.
     """
-    if name not in TRANSFORMS:
-        raise ConfigError(f"data.dense_transform={name} is unknown; {nearest(name, TRANSFORMS)}")
+    given = {"dense_transform": default, **{f"transforms.{name}": value for name, value in by_column.items()}}
+    for setting, name in given.items():
+        if name not in TRANSFORMS:
+            raise ConfigError(f"data.{setting}={name} is unknown; {nearest(name, TRANSFORMS)}")
+
+
+def check_columns(setting: str, named: Iterable[str], columns: Iterable[str], kind: str) -> None:
+    """A setting by column names columns that there are.
+
+    Args:
+        setting: its name.
+        named: the columns that it names.
+        columns: those that it may name.
+        kind: of these columns, for the message.
+
+    Raises:
+        ConfigError: a name and the nearest ones.
+    """
+    known = list(columns)
+    for name in named:
+        if name not in known:
+            advice = nearest(name, known) if known else f"there are no {kind} columns"
+            raise ConfigError(f"data.{setting} names {name}, which is not a {kind} column; {advice}")
 
 
 def apply(name: str, values: np.ndarray) -> np.ndarray:
