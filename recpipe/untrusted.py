@@ -252,6 +252,14 @@ class Value:
             raise self.wrong(f"is {shown_number(self.raw)}, not in {low:g} to {high:g}")
         return float(self.raw)
 
+    def is_number_or_null(self) -> bool:
+        """True, for any number, NaN and infinities too where the file may have them, and for null."""
+        if self.raw is not None and type(self.raw) not in (int, float):
+            raise self.wrong(f"is {kind_of(self.raw)}, not a number")
+        if type(self.raw) is int and abs(self.raw) > MAX_INTEGER:
+            raise self.wrong(f"is {shown_number(self.raw)}, too large a number")
+        return True
+
     def flag(self) -> bool:
         """True or false."""
         found: bool = self._is(bool, "true or false")

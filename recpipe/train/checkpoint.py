@@ -6,7 +6,6 @@ A checkpoint is a directory: `weights/` (a safetensors file a rank: dense tensor
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +21,9 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from recpipe.comm import Groups
 from recpipe.embedding.state import Entry
 from recpipe.errors import CheckpointError
-from recpipe.train.checkpoint_manifest import MANIFEST, find_damage, newest_whole, read_text
+from recpipe.train.checkpoint_manifest import MANIFEST, find_damage, newest_whole
+from recpipe.train.checkpoint_manifest import read_text as read_text
+from recpipe.train.checkpoint_manifest import read_value as read_value
 from recpipe.train.checkpoint_storage import Reader, Writer
 
 logger = logging.getLogger(__name__)
@@ -158,11 +159,6 @@ def damage(folder: Path, groups: Groups) -> list[str]:
     """What is wrong with the files of a checkpoint; the same on every rank, each of which reads a part. Collective."""
     found = groups.gather_objects(list(find_damage(folder, groups.rank, groups.world)))
     return list(dict.fromkeys(text for texts in found for text in texts))
-
-
-def read_json(folder: Path, name: str) -> Any:
-    """The content of a small file of a checkpoint."""
-    return json.loads(read_text(folder, name))
 
 
 def _wrap(state: State) -> dict[str, Any]:

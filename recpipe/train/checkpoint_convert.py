@@ -19,6 +19,7 @@ from recpipe.train.checkpoint_manifest import (
     publish,
     read_manifest,
     read_text,
+    read_value,
     unfinished_name,
     write_manifest,
     write_text,
@@ -88,7 +89,7 @@ def summary(folder: Path) -> dict[str, Any]:
         "tables": tables,
         "table_state": sorted({name.rpartition(".")[2] for name in index if name.startswith("tables.")} - {"weight"}),
         "files": {name: size for name, (size, _) in manifest["files"].items()},
-        "versions": json.loads(read_text(folder, "progress.json"))["versions"],
+        "versions": {name: one.text() for name, one in read_value(folder, "progress.json")["versions"].fields().items()},
     }
 
 
@@ -121,9 +122,10 @@ def average(folders: Sequence[Path], out: Path) -> None:
         return (total / len(all_stored)).to(last.slot(name).dtype)
 
     texts = _texts(last.folder)
-    saved = json.loads(texts["progress.json"])
-    saved["progress"]["resumable"] = False
-    texts["progress.json"] = json.dumps(saved, indent=1)
+    saved = read_value(last.folder, "progress.json")
+    saved["progress"].fields()
+    saved.raw["progress"]["resumable"] = False
+    texts["progress.json"] = json.dumps(saved.raw, indent=1)
     _write(out, texts, {**_notes(last.folder), "mean_of": [str(folder) for folder in folders]}, slots, rows, 1)
 
 

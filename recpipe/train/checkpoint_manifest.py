@@ -14,12 +14,11 @@ import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from recpipe.errors import CheckpointError
 from recpipe.train.checkpoint_file import Written, checksum
-from recpipe.untrusted import Source, Value, kind_of, member, shown, typed
+from recpipe.untrusted import Source, Value, member, shown, typed
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
@@ -105,9 +104,8 @@ def _checked(content: Value) -> dict[str, Any]:
         size.integer(high=MAX_BYTES)
         crc.integer(high=2**32 - 1)
     metrics = content.get("metrics")
-    for value in metrics.fields().values() if metrics and metrics.raw is not None else ():
-        if type(value.raw) not in (int, float, NoneType):
-            raise value.wrong(f"is {kind_of(value.raw)}, not a number")
+    if metrics is not None and metrics.raw is not None:
+        all(value.is_number_or_null() for value in metrics.fields().values())
     return dict(content.raw)
 
 
@@ -209,6 +207,15 @@ def read_text(folder: Path, name: str, large: bool = False) -> str:
     if len(data) != size or zlib.crc32(data) != crc:
         raise source.damaged("its checksum does not fit")
     return source.decoded(data)
+
+
+def read_value(folder: Path, name: str) -> Value:
+    """The content of a small JSON file of a checkpoint; NaN is a number there.
+
+    Raises:
+        CheckpointError: it is not as it was written, or no JSON.
+    """
+    return Source(folder / name, CheckpointError, non_finite=True).parsed(read_text(folder, name))
 
 
 def _problem(folder: Path, name: str, expected: Written) -> str:

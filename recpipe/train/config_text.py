@@ -1,12 +1,29 @@
-"""A composed configuration as YAML and back; the form that run directories and checkpoints keep."""
+"""A composed configuration as YAML and back; the form that run directories and checkpoints keep.
+
+A checkpoint may come from a stranger: its configuration holds values, nothing that is computed from the machine it is read
+on, and every value is held against the settings' types, choices and ranges.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from recpipe.train.config import TrainConfig
+from recpipe.bounds import check_bounds
+from recpipe.data.config import SCHEMAS as DATA
+from recpipe.errors import CheckpointError, ConfigError, RecpipeError, nearest
+from recpipe.model.config import SCHEMAS as MODEL
+from recpipe.train.check import check_choices
+from recpipe.train.config import CHOICES, TrainConfig
+from recpipe.untrusted import MAX_DEPTH, Source, shown
+
+MAX_CHARACTERS = 2 << 20
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MADE = "(a newer version may have written it)"
 
 
 def to_yaml(cfg: Any) -> str:
@@ -14,11 +31,104 @@ def to_yaml(cfg: Any) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(cfg), resolve=True)
 
 
-def from_yaml(text: str) -> Any:
-    """A configuration that `to_yaml` wrote; settings added since get their defaults."""
-    return OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.create(text))
+def from_yaml(text: str, path: Path = Path("config.yaml")) -> Any:
+    """A configuration that `to_yaml` wrote; settings added since get their defaults.
+
+    Args:
+        path: the file it was read from, for messages.
+
+    Raises:
+        CheckpointError: it is no such configuration: YAML beyond plain values, an interpolation, an unknown setting, a value
+            of another type or outside its range.
+    """
+    source = Source(path, CheckpointError)
+    values = _plain(text, source)
+    _require_values(values, "", source)
+    for group, records in (("data", DATA), ("model", MODEL)):
+        if values.get(group) is not None:
+            values[group] = _group(values[group], group, records, source)
+    try:
+        cfg = OmegaConf.merge(OmegaConf.structured(TrainConfig), values)
+        check_choices(cfg, CHOICES)
+        check_bounds(_container(cfg))
+    except (OmegaConfBaseException, ConfigError, ValueError, TypeError) as error:
+        raise _refused(error, source) from None
+    return cfg
 
 
 def as_record(record: type, cfg: Any) -> Any:
     """A group of a configuration as the dataclass that packages without Hydra take."""
     return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(record), cfg))
+
+
+def _plain(text: str, source: Source) -> dict[str, Any]:
+    """The YAML text as plain values: one document, no alias, no tag, no deep nesting, no key twice."""
+    if len(text) > MAX_CHARACTERS:
+        raise source.damaged(f"it has {len(text):,} characters; {MAX_CHARACTERS:,} are the most")
+    try:
+        _check_events(text, source)
+        values = OmegaConf.to_container(OmegaConf.create(text))
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
+        raise _refused(error, source) from None
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise source.damaged("it is no list of settings")
+    return dict(values)
+
+
+def _check_events(text: str, source: Source) -> None:
+    depth = documents = mappings = 0
+    for event in yaml.parse(text, _LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        mappings += isinstance(event, yaml.MappingStartEvent)
+        if depth == 0 and isinstance(event, yaml.ScalarEvent) or depth == 1 and not mappings:
+            raise source.damaged("it is no list of settings")
+        if depth > MAX_DEPTH or documents > 1:
+            what = f"it is nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else "it has several documents"
+            raise source.damaged(what)
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+            raise source.damaged(
+                f"line {event.start_mark.line + 1} has an alias or a tag; a checkpoint holds plain values"
+            )
+
+
+def _require_values(node: Any, name: str, source: Source) -> None:
+    """Refuses what would be computed when it is read: ``${oc.env:...}`` and its kind."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            _require_values(key, name, source)
+            _require_values(value, f"{name}.{key}" if name else str(key), source)
+    elif isinstance(node, list):
+        for value in node:
+            _require_values(value, name, source)
+    elif isinstance(node, str) and ("${" in node or node == "???"):
+        raise source.damaged(
+            f"{shown(name)} is {shown(node)}; a checkpoint holds values, nothing that is filled in later"
+        )
+
+
+def _group(node: Any, group: str, records: Any, source: Source) -> Any:
+    """The settings of a group whose record depends on its `name`, with every type as there."""
+    if not isinstance(node, dict):
+        raise source.damaged(f"{group} is no list of settings")
+    kind = node.get("name")
+    if not isinstance(kind, str) or kind not in records:
+        raise source.damaged(f"{group}.name is {shown(kind)}; {nearest(shown(kind), records)}")
+    try:
+        return _container(OmegaConf.merge(OmegaConf.structured(records[kind]), node))
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        raise _refused(error, source, group) from None
+
+
+def _container(cfg: Any) -> Any:
+    return OmegaConf.to_container(cfg)
+
+
+def _refused(error: Exception, source: Source, group: str = "") -> RecpipeError:
+    """What is wrong with a configuration, in one line."""
+    key = str(getattr(error, "full_key", "") or "")
+    place = ".".join(part for part in (group, key) if part)
+    reason = shown(next(iter(str(error).splitlines()), "") or type(error).__name__)
+    if type(error).__name__ in ("ConfigKeyError", "ConfigAttributeError"):
+        return source.damaged(f"it has the unknown setting {shown(place)} {_MADE}")
+    return source.damaged(f"{shown(place)}: {reason}" if place else reason)

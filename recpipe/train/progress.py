@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from recpipe.untrusted import Value, typed
+
 _WARM_UP_STEPS = 5
 
 
@@ -90,6 +92,28 @@ class Progress:
         return asdict(self)
 
     @staticmethod
-    def from_json(saved: dict[str, Any]) -> Progress:
-        """What `to_json` gave."""
-        return Progress(**{**saved, "best": Best(**saved["best"])})
+    def from_json(saved: Value) -> Progress:
+        """What `to_json` gave, read from a file.
+
+        Raises:
+            RecpipeError: of the file's kind; a field is missing, unknown or of another type.
+        """
+        known = saved.fields(("epoch", "row", "rows", "global_batch", "best"), Progress.__dataclass_fields__)
+        kinds = {"finished": "flag", "resumable": "flag"}
+        counts = dict.fromkeys(known.keys() - {*kinds, "best", "bad_ids", "validated"}, "integer")
+        values = typed(known, {**kinds, **counts})
+        if "validated" in known:
+            values["validated"] = known["validated"].integer(-1)
+        if "bad_ids" in known:
+            values["bad_ids"] = {name: count.integer() for name, count in known["bad_ids"].fields().items()}
+        return Progress(**values, best=_best(known["best"]))
+
+
+def _best(saved: Value) -> Best:
+    known = saved.fields((), Best.__dataclass_fields__)
+    values = typed(known, dict.fromkeys(("step", "epoch", "since"), "integer"))
+    if "value" in known:
+        values["value"] = known["value"].number(-math.inf)
+    if "report" in known:
+        values["report"] = {name: one.raw for name, one in known["report"].fields().items() if one.is_number_or_null()}
+    return Best(**values)

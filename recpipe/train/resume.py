@@ -33,7 +33,8 @@ from recpipe.train.checkpoint_manifest import (
 )
 from recpipe.train.config_text import from_yaml
 from recpipe.train.progress import Progress
-from recpipe.train.state import OPTIMIZER, RANDOM, check_schema, run_tensors, weights
+from recpipe.train.state import OPTIMIZER, RANDOM, check_schema, read_schema, run_tensors, weights
+from recpipe.train.taken import take_settings
 from recpipe.train.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -79,9 +80,10 @@ def saved_settings(cfg: Any, given: Iterable[str]) -> Any:
     keys = [word.partition("=")[0].lstrip("+~").replace("/", ".") for word in given]
     if "experiment" in keys:
         return cfg
-    saved = from_yaml(text)
+    saved = from_yaml(text, Path(cfg.resume) / "config.yaml")
     for key in dict.fromkeys(["run", "resume", "resume_allow_grow", *keys]):
         OmegaConf.update(saved, key, OmegaConf.select(cfg, key), merge=False)
+    take_settings(saved, keys, Path(cfg.resume))
     return saved
 
 
@@ -157,9 +159,9 @@ def _try(folder: Path, groups: Groups) -> Source | None:
 
 
 def _read(folder: Path) -> Source:
-    saved = checkpoint.read_json(folder, "progress.json")
-    cfg = from_yaml(checkpoint.read_text(folder, "config.yaml"))
-    return Source(folder, Progress.from_json(saved["progress"]), saved["step"], cfg)
+    saved = checkpoint.read_value(folder, "progress.json")
+    cfg = from_yaml(checkpoint.read_text(folder, "config.yaml"), folder / "config.yaml")
+    return Source(folder, Progress.from_json(saved["progress"]), saved["step"].integer(), cfg)
 
 
 def place_run(cfg: Any, source: Source | None) -> int | None:
@@ -187,9 +189,10 @@ def place_run(cfg: Any, source: Source | None) -> int | None:
 def _read_step(folder: Path) -> int:
     """Step of a checkpoint; -1 for one that is damaged, or holds the best weights at the end of a run."""
     try:
-        saved = checkpoint.read_json(folder, "progress.json")
-        return int(saved["step"]) if saved["progress"]["resumable"] and not any(find_damage(folder)) else -1
-    except (CheckpointError, OSError, ValueError, KeyError):
+        saved = checkpoint.read_value(folder, "progress.json")
+        resumable = saved["progress"]["resumable"].flag() and not any(find_damage(folder))
+        return saved["step"].integer() if resumable else -1
+    except (CheckpointError, OSError):
         return -1
 
 
@@ -236,7 +239,7 @@ def check_data(source: Source, dataset: Dataset, may_grow: bool) -> None:
     Raises:
         CheckpointError: other columns, table sizes or rows.
     """
-    check_schema(checkpoint.read_json(source.folder, "schema.json"), dataset.schema, may_grow)
+    check_schema(read_schema(source.folder), dataset.schema, may_grow)
     before, now = source.progress.train_rows, dataset.num_rows("train")
     if before != now and source.progress.row:
         raise CheckpointError(

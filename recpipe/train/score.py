@@ -26,7 +26,8 @@ from recpipe.train.metrics import evaluate
 from recpipe.train.ranks import watch
 from recpipe.train.report import one_line
 from recpipe.train.setup import build_scorer
-from recpipe.train.state import check_schema, weights
+from recpipe.train.state import check_schema, read_schema, weights
+from recpipe.train.taken import take_places
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +35,13 @@ logger = logging.getLogger(__name__)
 def run_score(cfg: Any, groups: Groups) -> int:
     """Scores every line of `cfg.input` with a checkpoint. Collective; gives the exit code."""
     folder, output = checkpoint.choose(Path(cfg.checkpoint), groups), Path(cfg.output)
-    trained = from_yaml(checkpoint.read_text(folder, "config.yaml"))
+    trained = from_yaml(checkpoint.read_text(folder, "config.yaml"), folder / "config.yaml")
+    take_places(trained, (), folder)
     trained.tables, trained.exchange.kind = cfg.tables, "window"
     work = output.with_name(f".{output.name}.rows")
     try:
         dataset, split = _rows(cfg, trained, work, groups)
-        check_schema(checkpoint.read_json(folder, "schema.json"), dataset.schema)
+        check_schema(read_schema(folder), dataset.schema)
         scorer = build_scorer(trained, dataset, groups)
         checkpoint.load(folder, weights(scorer), groups)
         size = cfg.test_batch_size or trained.test_batch_size or trained.batch_size

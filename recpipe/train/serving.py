@@ -17,11 +17,11 @@ from torch import nn
 from recpipe.batch import Batch
 from recpipe.errors import CheckpointError
 from recpipe.model import Model, StepContext, build_model
-from recpipe.specs import Feature, Schema
 from recpipe.train.checkpoint_convert import Stored, blocks
 from recpipe.train.checkpoint_file import TensorFile, write_file
 from recpipe.train.checkpoint_manifest import read_text
 from recpipe.train.config_text import from_yaml
+from recpipe.train.state import read_schema
 
 TOWER, ROWS, DESCRIPTION = "tower.pt2", "rows.safetensors", "model.json"
 
@@ -37,12 +37,6 @@ class _Tower(nn.Module):
         return self.model(dense_BD, rows_BFD, StepContext(training=False))
 
 
-def saved_schema(folder: Path) -> Schema:
-    """The columns that a checkpoint's model was trained on."""
-    saved = json.loads(read_text(folder, "schema.json"))
-    return Schema(saved["num_dense"], tuple(Feature(**feature) for feature in saved["features"]))
-
-
 def export_model(folder: Path, out: Path) -> None:
     """Writes a checkpoint's model as a directory to serve from.
 
@@ -55,7 +49,8 @@ def export_model(folder: Path, out: Path) -> None:
     """
     if out.exists():
         raise CheckpointError(f"{out}: is there already; give another name")
-    stored, cfg, schema = Stored(folder), from_yaml(read_text(folder, "config.yaml")), saved_schema(folder)
+    stored, schema = Stored(folder), read_schema(folder)
+    cfg = from_yaml(read_text(folder, "config.yaml"), folder / "config.yaml")
     model = build_model(cfg.model, schema, seed=cfg.seed, dtype=getattr(torch, cfg.dtype))
     model.load_state_dict({name: stored.whole(f"model.{name}") for name in model.state_dict()})
     out.mkdir(parents=True)

@@ -32,8 +32,9 @@ from recpipe.train.report import Reporter, one_line
 from recpipe.train.resume import Source, as_trained, changed_settings, check_data, find_source, place_run
 from recpipe.train.run_dir import hold, make_run_dir
 from recpipe.train.setup import Job, build_job, build_scorer, open_data
-from recpipe.train.state import check_schema, weights
+from recpipe.train.state import check_schema, read_schema, weights
 from recpipe.train.summary import placement_line, plan_json, training_summary
+from recpipe.train.taken import take_places
 from recpipe.train.trace import start_trace, write_trace
 from recpipe.train.trainer import Scorer
 from recpipe.train.verify import DEFAULT_TOLERANCE, compare_with_reference
@@ -116,12 +117,13 @@ def _say_goodbye(loop: TrainingLoop) -> None:
 def run_eval(cfg: Any, groups: Groups) -> int:
     """Scores a checkpoint at this world size, whatever the one it was saved at."""
     folder = checkpoint.choose(Path(cfg.checkpoint), groups)
-    trained = from_yaml(checkpoint.read_text(folder, "config.yaml"))
+    trained = from_yaml(checkpoint.read_text(folder, "config.yaml"), folder / "config.yaml")
     if cfg.data_path:
         trained.data.path = cfg.data_path
+    take_places(trained, ["data.path"] if cfg.data_path else [], folder)
     trained.tables, trained.exchange.kind = cfg.tables, "window"
     dataset = open_data(trained, groups)
-    check_schema(checkpoint.read_json(folder, "schema.json"), dataset.schema)
+    check_schema(read_schema(folder), dataset.schema)
     if not dataset.num_rows(cfg.split):
         raise ConfigError(f"split={cfg.split}: {dataset.source} has no such rows")
     scorer = _load_scorer(trained, dataset, folder, groups)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
 
 import torch
 
@@ -13,11 +13,14 @@ from recpipe.comm import Groups
 from recpipe.embedding.state import Entry, Piece
 from recpipe.errors import CheckpointError
 from recpipe.model import Model
-from recpipe.specs import Schema
+from recpipe.specs import Feature, Schema
+from recpipe.train.checkpoint_manifest import read_value
 from recpipe.train.trainer import Scorer, Trainer
+from recpipe.untrusted import Value, typed
 
 WINDOW, LOSS, RANDOM = "run.metric_window", "run.loss_since_log", "run.random_state"
 OPTIMIZER = "dense_optimizer."
+_MOST_COLUMNS = 1 << 20
 
 
 def weights(trainer: Scorer) -> dict[str, torch.Tensor | Entry]:
@@ -64,22 +67,46 @@ def schema_json(schema: Schema) -> str:
     return json.dumps(asdict(schema), indent=1)
 
 
-def check_schema(saved: dict[str, Any], schema: Schema, may_grow: bool = False) -> None:
+def read_schema(folder: Path) -> Schema:
+    """The columns that a checkpoint's model was trained on.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
+    return schema_from(read_value(folder, "schema.json"))
+
+
+def schema_from(saved: Value) -> Schema:
+    """What `schema_json` gave, read from a file. Raises an error of the file's kind."""
+    known = saved.fields(("num_dense", "features"), ())
+    features = [_feature(value) for value in known["features"].items(most=_MOST_COLUMNS)]
+    names = [feature.name for feature in features]
+    if len(set(names)) < len(names):
+        raise known["features"].wrong("have a name twice")
+    return Schema(known["num_dense"].integer(high=_MOST_COLUMNS), tuple(features))
+
+
+def _feature(saved: Value) -> Feature:
+    kinds = {"name": "text", "num_ids": "integer", "mean_ids": "number", "weighted": "flag"}
+    known = saved.fields(("name", "num_ids"), kinds)
+    return Feature(**typed(known, kinds))
+
+
+def check_schema(saved: Schema, schema: Schema, may_grow: bool = False) -> None:
     """Refuses data of other columns or table sizes, with the differences.
 
     Args:
-        saved: what `schema_json` gave for the checkpoint.
+        saved: that of the checkpoint.
         may_grow: tables may have more rows now.
 
     Raises:
         CheckpointError: names every difference.
     """
-    now = json.loads(schema_json(schema))
     differences = []
-    if saved["num_dense"] != now["num_dense"]:
-        differences.append(f"dense columns: {saved['num_dense']} in the checkpoint, {now['num_dense']} in the data")
-    before = {f["name"]: f["num_ids"] for f in saved["features"]}
-    after = {f["name"]: f["num_ids"] for f in now["features"]}
+    if saved.num_dense != schema.num_dense:
+        differences.append(f"dense columns: {saved.num_dense} in the checkpoint, {schema.num_dense} in the data")
+    before = {f.name: f.num_ids for f in saved.features}
+    after = {f.name: f.num_ids for f in schema.features}
     differences += [f"feature {name} is missing in the data" for name in before if name not in after]
     differences += [f"feature {name} is not in the checkpoint" for name in after if name not in before]
     if list(before) != list(after) and not differences:

@@ -137,7 +137,7 @@ def test_no_checkpoint_there(tmp_path):
 def test_other_columns_are_refused_with_all_differences(tmp_path):
     from recpipe.specs import Feature, Schema
 
-    saved = {"num_dense": 2, "features": [{"name": "a", "num_ids": 5}, {"name": "b", "num_ids": 3}]}
+    saved = Schema(2, (Feature("a", 5), Feature("b", 3)))
     with pytest.raises(CheckpointError, match=r"dense columns.*b is missing.*c is not in.*a: 5 ids .* 6 in"):
         check_schema(saved, Schema(3, (Feature("a", 6), Feature("c", 3))))
 
