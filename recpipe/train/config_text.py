@@ -81,7 +81,7 @@ def _check_events(text: str, source: Source) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         documents += isinstance(event, yaml.DocumentStartEvent)
         mappings += isinstance(event, yaml.MappingStartEvent)
-        if depth == 0 and isinstance(event, yaml.ScalarEvent) or depth == 1 and not mappings:
+        if mappings == 0 and isinstance(event, yaml.ScalarEvent | yaml.SequenceStartEvent):
             raise source.damaged("it is no list of settings")
         if depth > MAX_DEPTH or documents > 1:
             what = f"it is nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else "it has several documents"
