@@ -24,6 +24,7 @@ from recpipe.train.checkpoint_manifest import (
     write_manifest,
     write_text,
 )
+from recpipe.untrusted import shown
 
 TEXTS = ("config.yaml", "schema.json", "plan.json", "progress.json")
 Rows = Callable[[str, int, int], torch.Tensor]
@@ -44,7 +45,9 @@ class Stored:
         self._files: dict[str, TensorFile] = {}
 
     def slot(self, name: str) -> Slot:
-        """Type and shape of a tensor."""
+        """Type and shape of a tensor. Raises CheckpointError where the checkpoint has none of that name."""
+        if name not in self.index:
+            raise CheckpointError(f"{self.folder}: has no tensor {shown(name)}")
         record = self.index[name]
         return Slot(name, DTYPES[record["dtype"]], tuple(record["shape"]))
 

@@ -36,6 +36,17 @@ def read_index(folder: Path) -> dict[str, Any]:
     return {name: value.raw for name, value in records.items()}
 
 
+def listed_tensors(folder: Path, name: str) -> TensorFile:
+    """A file of tensors that the manifest of a directory lists.
+
+    Raises:
+        CheckpointError: it is not listed, or damaged.
+    """
+    if name not in read_manifest(folder)["files"]:
+        raise CheckpointError(f"{folder}: has no {name}")
+    return TensorFile(member(folder, name, Source(folder / name, CheckpointError)))
+
+
 class _Files:
     """The files that an index names, opened once, and the tensors of theirs that it has named."""
 

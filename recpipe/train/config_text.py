@@ -23,6 +23,7 @@ from recpipe.untrusted import MAX_DEPTH, Source, shown
 
 MAX_CHARACTERS = 2 << 20
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_RECORDS: dict[str, dict[str, Any]] = {"data": dict(DATA), "model": dict(MODEL)}
 _MADE = "(a newer version may have written it)"
 
 
@@ -44,9 +45,9 @@ def from_yaml(text: str, path: Path = Path("config.yaml")) -> Any:
     source = Source(path, CheckpointError)
     values = _plain(text, source)
     _require_values(values, "", source)
-    for group, records in (("data", DATA), ("model", MODEL)):
+    for group in _RECORDS:
         if values.get(group) is not None:
-            values[group] = _group(values[group], group, records, source)
+            values[group] = checked_group(values[group], group, source)
     try:
         cfg = OmegaConf.merge(OmegaConf.structured(TrainConfig), values)
         check_choices(cfg, CHOICES)
@@ -107,17 +108,28 @@ def _require_values(node: Any, name: str, source: Source) -> None:
         )
 
 
-def _group(node: Any, group: str, records: Any, source: Source) -> Any:
-    """The settings of a group whose record depends on its `name`, with every type as there."""
+def checked_group(node: Any, group: str, source: Source) -> dict[str, Any]:
+    """The settings of a group whose record depends on its `name`, with every type and range as there.
+
+    Args:
+        node: what the file has.
+        group: data or model.
+
+    Raises:
+        RecpipeError: of the source's kind; a setting is unknown, of another type or outside its range.
+    """
     if not isinstance(node, dict):
         raise source.damaged(f"{group} is no list of settings")
-    kind = node.get("name")
+    _require_values(node, group, source)
+    kind, records = node.get("name"), _RECORDS[group]
     if not isinstance(kind, str) or kind not in records:
         raise source.damaged(f"{group}.name is {shown(kind)}; {nearest(shown(kind), records)}")
     try:
-        return _container(OmegaConf.merge(OmegaConf.structured(records[kind]), node))
-    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        found: dict[str, Any] = _container(OmegaConf.merge(OmegaConf.structured(records[kind]), node))
+        check_bounds({group: found})
+    except (OmegaConfBaseException, ConfigError, ValueError, TypeError) as error:
         raise _refused(error, source, group) from None
+    return found
 
 
 def _container(cfg: Any) -> Any:

@@ -1,29 +1,37 @@
-"""A model for single-process serving: the tower as `torch.export` makes it, and the rows of all tables in one mapped file.
+"""A model for single-process serving: its settings, the weights of its tower, and the rows of all tables in one mapped file.
 
-Scoring needs this file and `checkpoint_file` only: no process group, no sharding, no blocks.
+`ServedModel` builds the tower from the settings, so it reads numbers and no program: no pickle, no `torch.export.load`, which
+may unpickle. `tower.pt2` lies beside them for programs that trust the directory; it holds no pickled sample inputs.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from omegaconf import OmegaConf
 from torch import nn
 
 from recpipe.batch import Batch
-from recpipe.errors import CheckpointError
+from recpipe.errors import CheckpointError, ConfigError
 from recpipe.model import Model, StepContext, build_model
+from recpipe.specs import Schema, TableSpec
 from recpipe.train.checkpoint_convert import Stored, blocks
-from recpipe.train.checkpoint_file import TensorFile, write_file
-from recpipe.train.checkpoint_manifest import read_text
-from recpipe.train.config_text import from_yaml
-from recpipe.train.state import read_schema
+from recpipe.train.checkpoint_file import Slot, TensorFile, checksum, write_file
+from recpipe.train.checkpoint_index import listed_tensors
+from recpipe.train.checkpoint_manifest import find_damage, read_text, read_value, write_manifest, write_text
+from recpipe.train.config_text import checked_group, from_yaml
+from recpipe.train.state import read_schema, schema_from
+from recpipe.untrusted import shown
 
-TOWER, ROWS, DESCRIPTION = "tower.pt2", "rows.safetensors", "model.json"
+TOWER, DENSE, ROWS, DESCRIPTION = "tower.pt2", "dense.safetensors", "rows.safetensors", "model.json"
+FORMAT = "recpipe-served/1"
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class _Tower(nn.Module):
@@ -51,16 +59,60 @@ def export_model(folder: Path, out: Path) -> None:
         raise CheckpointError(f"{out}: is there already; give another name")
     stored, schema = Stored(folder), read_schema(folder)
     cfg = from_yaml(read_text(folder, "config.yaml"), folder / "config.yaml")
-    model = build_model(cfg.model, schema, seed=cfg.seed, dtype=getattr(torch, cfg.dtype))
-    model.load_state_dict({name: stored.whole(f"model.{name}") for name in model.state_dict()})
+    description = {"format": FORMAT, "dtype": cfg.dtype, "schema": asdict(schema)}
+    description["model"] = OmegaConf.to_container(cfg.model)
+    names = [name for name in stored.index if name.startswith("model.")]
+    model = _filled(cfg.model, schema, cfg.dtype, {n[6:]: stored.slot(n) for n in names}, stored.whole, folder)
+    tables = [stored.slot(f"tables.{table.name}.weight") for table in model.tables]
     out.mkdir(parents=True)
-    torch.export.save(_exported(model, len(schema.features)), out / TOWER)
-    slots = [stored.slot(f"tables.{table.name}.weight") for table in model.tables]
-    write_file(out / ROWS, slots, lambda slot: blocks(slot, stored.rows), {})
-    tables = [asdict(table) for table in model.tables]
-    (out / DESCRIPTION).write_text(
-        json.dumps({"dtype": cfg.dtype, "schema": asdict(schema), "tables": tables}, indent=1)
-    )
+    _save_tower(model, len(schema.features), out / TOWER)
+    files = {
+        DENSE: write_file(out / DENSE, [stored.slot(n) for n in names], lambda slot: blocks(slot, stored.rows), {}),
+        ROWS: write_file(out / ROWS, tables, lambda slot: blocks(slot, stored.rows), {}),
+        TOWER: checksum(out / TOWER),
+        DESCRIPTION: write_text(out / DESCRIPTION, json.dumps(description, indent=1)),
+    }
+    write_manifest(out, files, {})
+
+
+def _filled(
+    settings: Any, schema: Schema, dtype: str, slots: dict[str, Slot], read: Callable[[str], torch.Tensor], folder: Path
+) -> Model:
+    """The model with its weights; nothing is allocated before all of them are known to be there.
+
+    Args:
+        slots: type and shape of the weights that there are, by their name in the model.
+        read: gives the weights named ``model.NAME``.
+
+    Raises:
+        CheckpointError: other weights than the settings ask for.
+    """
+    try:
+        model = build_model(settings, schema, dtype=DTYPES[dtype], device="meta")
+    except (ConfigError, RuntimeError) as error:
+        raise CheckpointError(f"{folder}: its settings make no model: {_first_line(error)}") from None
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: slot.shape for name, slot in slots.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            there = f"has the shape {found[name]}" if name in found else "is missing"
+            raise CheckpointError(
+                f"{folder}: does not fit its settings: {shown(name)} {there}, not {wanted.get(name, 'there')}"
+            )
+    model.materialise(range(len(model.blocks)), 0, "cpu")
+    model.load_state_dict({name: read(f"model.{name}") for name in wanted})
+    return model
+
+
+def _save_tower(model: Model, num_features: int, path: Path) -> None:
+    exported = _exported(model, num_features)
+    # They would be stored as a pickle.
+    exported._example_inputs = None
+    torch.export.save(exported, path)
+
+
+def _first_line(error: BaseException) -> str:
+    return shown(next(iter(str(error).splitlines()), "") or type(error).__name__)
 
 
 def _exported(model: Model, num_features: int) -> Any:
@@ -75,15 +127,28 @@ class ServedModel:
     """Scores rows in one process.
 
     Args:
-        folder: what `export_model` wrote.
+        folder: what `export_model` wrote; it may come from a stranger.
+
+    Raises:
+        CheckpointError: a file is missing, damaged or of another model.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._described = json.loads((folder / DESCRIPTION).read_text())
-        self._tower = torch.export.load(folder / TOWER).module()
-        file = TensorFile(folder / ROWS)
-        self._rows = [file.read(f"tables.{table['name']}.weight") for table in self._described["tables"]]
-        self._dtype = getattr(torch, self._described["dtype"])
+        problem = next(find_damage(folder), None)
+        if problem is not None:
+            raise CheckpointError(problem)
+        known = read_value(folder, DESCRIPTION).fields(("format", "dtype", "schema", "model"))
+        if known["format"].raw != FORMAT:
+            found = shown(known["format"].raw)
+            raise CheckpointError(f"{folder}: has format {found}, this version reads {FORMAT}; export it again")
+        dtype, schema = known["dtype"].text(DTYPES), schema_from(known["schema"])
+        settings = OmegaConf.create(checked_group(known["model"].raw, "model", known["model"].source))
+        dense, rows = listed_tensors(folder, DENSE), listed_tensors(folder, ROWS)
+        slots = {name.removeprefix("model."): slot for name, slot in dense.slots.items()}
+        model = _filled(settings, schema, dtype, slots, dense.read, folder)
+        self._tower, self._dtype = _Tower(model).eval(), DTYPES[dtype]
+        self._tables = model.tables
+        self._rows = [_table(rows, table, self._dtype) for table in model.tables]
 
     @torch.no_grad()
     def logits(self, batch: Batch) -> torch.Tensor:
@@ -100,8 +165,19 @@ class ServedModel:
         self, feature: int, ids: torch.Tensor, lengths_B: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
         factors = None if weights is None else weights.to(self._dtype)
-        if self._described["tables"][feature]["pooling"] == "mean":
+        if self._tables[feature].pooling == "mean":
             share = (1.0 / lengths_B.clamp(min=1).to(self._dtype)).repeat_interleave(lengths_B)
             factors = share if factors is None else factors * share
         offsets = lengths_B.cumsum(0) - lengths_B
         return F.embedding_bag(ids, self._rows[feature], offsets, mode="sum", per_sample_weights=factors)
+
+
+def _table(file: TensorFile, table: TableSpec, dtype: torch.dtype) -> torch.Tensor:
+    """The rows of a table, mapped. Raises CheckpointError where they are of another shape or type."""
+    rows = file.read(f"tables.{table.name}.weight")
+    if rows.shape != (table.num_rows, table.dim) or rows.dtype != dtype:
+        raise CheckpointError(
+            f"{file.path}: does not fit its settings: table {shown(table.name)} is {rows.dtype} of {tuple(rows.shape)}, "
+            f"not {dtype} of {(table.num_rows, table.dim)}"
+        )
+    return rows
