@@ -8,13 +8,13 @@ import tempfile
 import traceback
 from collections.abc import Callable
 
+from recpipe.cli.ctrl_c import EXIT_INTERRUPTED
 from recpipe.errors import ConfigError, RecpipeError
 from recpipe.train.failures import AlreadyReported, describe
 from recpipe.train.launch import found_workers
 
 EXIT_FAILURE = 1
 EXIT_CONFIG = 2
-EXIT_INTERRUPTED = 130
 
 
 def guarded(run: Callable[[], int]) -> int:

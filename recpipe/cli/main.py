@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from recpipe import __version__
 from recpipe.cli.commands import COMMANDS, help_line, load
+from recpipe.cli.ctrl_c import ends_by_ctrl_c
 from recpipe.cli.failure import EXIT_CONFIG, guarded
 from recpipe.errors import ConfigError, nearest
 from recpipe.train.launch import found_workers
@@ -40,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[0] in ("-V", "--version"):
         print(f"recpipe {__version__}")
         return 0
-    return guarded(_runner(arguments[0], arguments[1:]))
+    with ends_by_ctrl_c():
+        return guarded(_runner(arguments[0], arguments[1:]))
 
 
 def _help() -> str:

@@ -7,7 +7,6 @@ Importing this module does not import torch.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,9 @@ from typing import Any
 
 from recpipe.errors import ConfigError
 from recpipe.train.failures import AlreadyReported, WorkerError, is_lost_peer, record
-from recpipe.train.launch_local import GRACE_SECONDS, LOOPBACK, environment, local_defaults, run_local, worker_folder
+from recpipe.train.launch_local import environment, local_defaults, run_local
+from recpipe.train.local_worker import GRACE_SECONDS, worker_folder
+from recpipe.train.rendezvous import connect, number_of_start
 from recpipe.train.slurm import slurm_environment
 
 
@@ -48,15 +49,6 @@ def found_workers(environ: Mapping[str, str]) -> dict[str, str] | None:
     return slurm_environment(environ)
 
 
-def number_of_start() -> str:
-    """How often torchrun has started these workers again, to keep apart what each start leaves in torchrun's store.
-
-    That store outlives workers. On more than one node its count may differ between nodes, so there it is always 0.
-    """
-    alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if alone else "0"
-
-
 def launch_workers(function: Callable[..., int], nproc: int, *args: Any, max_restarts: int = 0) -> int:
     """Calls ``function(*args)`` on every worker.
 
@@ -86,11 +78,7 @@ def launch_workers(function: Callable[..., int], nproc: int, *args: Any, max_res
 
 
 def _alone() -> dict[str, str]:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port = probe.getsockname()[1]
-    variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
-    return variables | local_defaults()
+    return {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"} | local_defaults()
 
 
 def _run_found(function: Callable[..., int], args: tuple[Any, ...]) -> int:
@@ -108,15 +96,10 @@ def _run_found(function: Callable[..., int], args: tuple[Any, ...]) -> int:
 
 def _claim_failure() -> bool:
     """Whether this rank is the first to fail; true if nobody can tell."""
-    from datetime import timedelta
-
-    from torch.distributed import TCPStore
-
+    store = connect(2)
     try:
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=2))
-        return int(store.add(f"recpipe/failure/{number_of_start()}", 1)) == 1
-    except (RuntimeError, KeyError, ValueError):
+        return store is None or int(store.add(f"recpipe/failure/{number_of_start()}", 1)) == 1
+    except RuntimeError:
         return True
 
 

@@ -1,7 +1,8 @@
-"""Workers on this machine, started with torch's elastic launcher, and started again when one has died.
+"""Workers on this machine, copies of a fork server, and started again when one has died.
 
-The launcher is the only one who reports. It passes SIGTERM and Ctrl-C on in a form of its own, so that workers can finish
-their step and leave by themselves; a second one ends them. Importing this module does not import torch.
+The launcher is the only one who reports, and it imports no torch. It passes SIGTERM, SIGHUP and Ctrl-C on in a form of its
+own, so that workers can finish their step and leave by themselves; a second one ends them. Workers find each other through
+files in a directory that only this user may enter: no port is opened for it.
 """
 
 from __future__ import annotations
@@ -13,35 +14,34 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from recpipe.errors import RecpipeError
-from recpipe.train.failures import WorkerError, death, keep_traces, record, recorded, to_error
+from recpipe.train.failures import WorkerError, death, keep_traces, recorded, to_error
 from recpipe.train.interrupt import FORWARDED, KINDS, SAME_SECONDS
-from recpipe.train.logs import log_plainly
+from recpipe.train.local_worker import FOLDER, exit_code_of, log_of, worker_folder, worker_main
 from recpipe.train.warm import METHOD, noted_start, warm_up
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK = "127.0.0.1"
-# A rank that lost a peer waits this long before it goes, so that the rank that failed is seen first.
-GRACE_SECONDS = 10.0
 # After a failure the others get this long to go by themselves; one that is stopped never does.
 _SHUTDOWN_SECONDS = 5
-_FOLDER, _RUN_DIR = "RECPIPE_WORKER_FOLDER", "run_dir"
+# What multiprocessing gives as the exit code of a worker whose fork server has ended.
+_UNKNOWN = 255
+_RUN_DIR = "run_dir"
 
 
 def local_defaults() -> dict[str, str]:
-    """Variables of purely local runs: the user's own where set."""
-    defaults = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    return {key: os.environ.get(key, value) for key, value in defaults.items()}
+    """Variables of purely local runs: threads and log level are the user's own where set, the interface is always loopback."""
+    defaults = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    return {key: os.environ.get(key, value) for key, value in defaults.items()} | {"GLOO_SOCKET_IFNAME": "lo"}
 
 
 @contextmanager
@@ -57,11 +57,6 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
-
-
-def worker_folder() -> Path | None:
-    """Where this launcher's workers leave word; None for workers of another launcher."""
-    return Path(os.environ[_FOLDER]) if _FOLDER in os.environ else None
 
 
 def note_run_dir(folder: Path) -> None:
@@ -91,144 +86,133 @@ def run_local(function: Callable[..., int], nproc: int, args: tuple[Any, ...], m
         RecpipeError: what the first failing rank raised, or how it died, after the last restart.
         KeyboardInterrupt: after Ctrl-C, when all workers have ended.
     """
-    start_early()
-    base = Path(tempfile.mkdtemp(prefix="recpipe-workers-"))
-    keep = False
-    try:
-        with _Forwarding() as signals:
-            for attempt in range(max_restarts + 1):
-                try:
-                    return _attempt(function, nproc, args, base, attempt, signals)
-                except WorkerError as error:
-                    if attempt == max_restarts:
-                        keep = not (base / _RUN_DIR).exists()
-                        raise
-                    logger.warning("%s\nstarting all workers again, %d of %d", error, attempt + 1, max_restarts)
-        raise AssertionError("unreachable")
-    finally:
-        if not keep:
-            shutil.rmtree(base, ignore_errors=True)
+    with _Forwarding() as signals:
+        base = Path(tempfile.mkdtemp(prefix="recpipe-workers-"))
+        keep = False
+        try:
+            return _attempts(function, nproc, args, max_restarts, base, signals)
+        except _Stopped:
+            _show_cursor()
+            raise signals.leaving() from None
+        except WorkerError:
+            keep = not (base / _RUN_DIR).exists()
+            raise
+        finally:
+            if not keep:
+                shutil.rmtree(base, ignore_errors=True)
+
+
+def _attempts(
+    function: Callable[..., int], nproc: int, args: tuple[Any, ...], restarts: int, base: Path, signals: _Forwarding
+) -> int:
+    for attempt in range(restarts + 1):
+        try:
+            return _attempt(function, nproc, args, base / str(attempt), signals)
+        except WorkerError as error:
+            if attempt == restarts or signals.number is not None:
+                raise
+            logger.warning("%s\nstarting all workers again, %d of %d", error, attempt + 1, restarts)
+    raise AssertionError("unreachable")
 
 
 def _attempt(
-    function: Callable[..., int], nproc: int, args: tuple[Any, ...], base: Path, attempt: int, signals: _Forwarding
+    function: Callable[..., int], nproc: int, args: tuple[Any, ...], folder: Path, signals: _Forwarding
 ) -> int:
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-    folder = base / str(attempt)
     folder.mkdir()
+    start_early()
     # Workers are copies of a process that was started earlier: what it cannot know is handed on.
-    variables = {**noted_start(), _FOLDER: str(folder)}
-    try:
-        with environment(local_defaults()), _elastic_quiet(), _reaper(folder):
-            code = _elastic(function, nproc, (variables, *args), folder)
-        return signals.exit_code or code
-    except (SignalException, ChildFailedError) as error:
-        _show_cursor()
-        if signals.number is not None:
-            raise signals.leaving() from None
-        assert isinstance(error, ChildFailedError)
-        raise _cause(error, folder, base) from None
+    variables = {**local_defaults(), **noted_start(), FOLDER: str(folder)}
+    variables |= {"WORLD_SIZE": str(nproc), "LOCAL_WORLD_SIZE": str(nproc)}
+    with _Workers(folder, signals) as workers:
+        for rank in range(nproc):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            workers.start(worker_main, (function, {**variables, **own}, *args))
+        failed = workers.first_failure()
+    if failed is None:
+        return signals.exit_code or max(exit_code_of(folder, rank) or 0 for rank in range(nproc))
+    if signals.number is not None and all(one.lost_peer for one in recorded(folder)):
+        raise _Stopped
+    _show_cursor()
+    raise _cause(*failed, folder)
 
 
-def _cause(error: Any, folder: Path, base: Path) -> RecpipeError:
+def _cause(rank: int, exit_code: int, folder: Path) -> RecpipeError:
     """The first failure, with its trace where the run lies."""
-    rank, failure = error.get_first_failure()
-    noted = base / _RUN_DIR
+    noted = folder.parent / _RUN_DIR
     if noted.exists():
         folder = keep_traces(folder, Path(noted.read_text()) / "failures")
     said = recorded(folder)
     silent = rank not in {one.rank for one in said}
     if not said or (said[0].lost_peer and silent):
-        return death(rank, failure.exitcode, _log_of(folder, rank))
+        return death(rank, exit_code, log_of(folder, rank))
     return to_error(said[0])
 
 
-def _elastic(function: Callable[..., int], nproc: int, args: tuple[Any, ...], folder: Path) -> int:
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=nproc,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint=f"{LOOPBACK}:0",
-        local_addr=LOOPBACK,
-        # Restarts are ours: torch's do not tell why, or where to go on.
-        max_restarts=0,
-        start_method=METHOD,
-        # Rank 0 keeps the terminal, for its progress bar.
-        logs_specs=DefaultLogsSpecs(str(folder), redirects={rank: Std.ALL for rank in range(1, nproc)}),
-        signals_to_handle="SIGQUIT",
-        shutdown_timeout=_SHUTDOWN_SECONDS,
-    )
-    results = elastic_launch(config, _worker_main)(function, *args)
-    return max(int(code) for code in results.values())
+class _Stopped(BaseException):
+    """Ends the launcher's work after a signal, wherever it is."""
 
 
-def _worker_main(function: Callable[..., int], variables: Mapping[str, str], *args: Any) -> int:
-    """A local worker's life. Only the launcher reports, so an error goes to a file."""
-    from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
+class _Workers:
+    """The processes of one attempt: none is left when it is exited.
 
-    os.environ.update(variables)
-    # The launcher passes these on; a terminal sends them to everybody.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _prctl_pr_set_pdeathsig(FORWARDED)
-    log_plainly()
-    folder = worker_folder()
-    assert folder is not None
-    (folder / f"{os.environ['RANK']}.pid").write_text(str(os.getpid()))
-    try:
-        code = int(function(*args))
-        launcher = multiprocessing.parent_process()
-        if launcher is not None and not launcher.is_alive():
-            # Nobody will take the result, and returning it would wait for that.
-            os._exit(code)
-        return code
-    except Exception as error:
-        failure = record(error, int(os.environ["RANK"]), folder)
-        if failure.lost_peer:
-            time.sleep(GRACE_SECONDS)
-    sys.stdout.flush()
-    # Not sys.exit: it waits for threads and process groups that may wait for the lost peer.
-    os._exit(1)
+    Args:
+        folder: where they leave word.
+        signals: told of each as soon as it lives.
+    """
 
+    def __init__(self, folder: Path, signals: _Forwarding) -> None:
+        self._folder, self._signals = folder, signals
+        self._processes: list[BaseProcess] = []
 
-@contextmanager
-def _reaper(folder: Path) -> Iterator[None]:
-    """Ends workers that do not go by themselves after one has said that it failed; the elastic launcher waits for 30 s."""
-    over = threading.Event()
+    def start(self, main: Callable[..., None], args: tuple[Any, ...]) -> None:
+        """Starts the next rank."""
+        process = multiprocessing.get_context(METHOD).Process(target=main, args=args)
+        process.start()
+        self._processes.append(process)
+        assert process.pid is not None
+        self._signals.add(process.pid)
 
-    def reap() -> None:
-        while not over.wait(0.5):
-            if any(not failure.lost_peer for failure in recorded(folder)):
-                if not over.wait(_SHUTDOWN_SECONDS):
-                    for path in folder.glob("*.pid"):
-                        with suppress(ProcessLookupError):
-                            os.kill(int(path.read_text()), signal.SIGKILL)
-                return
+    def first_failure(self) -> tuple[int, int] | None:
+        """Waits until all have done their work or one has not; gives its rank and exit code."""
+        living = dict(enumerate(self._processes))
+        while living:
+            connection.wait([one.sentinel for one in living.values()])
+            for rank, process in list(living.items()):
+                if process.exitcode is not None:
+                    del living[rank]
+                    if exit_code_of(self._folder, rank) is None:
+                        return rank, process.exitcode
+        return None
 
-    thread = threading.Thread(target=reap, name="recpipe-reaper", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._signals.forget()
+        for number, seconds in ((signal.SIGTERM, _SHUTDOWN_SECONDS), (signal.SIGKILL, None)):
+            living = [one for one in self._processes if one.exitcode in (None, _UNKNOWN)]
+            for process in living:
+                assert process.pid is not None
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+            deadline = time.monotonic() + (seconds or 0)
+            for process in living:
+                process.join(None if seconds is None else max(0.0, deadline - time.monotonic()))
+        self._signals.forget(ended=True)
 
 
 class _Forwarding:
-    """Passes signals of the launcher on to its workers while it is entered; the second one ends them."""
+    """Passes signals of the launcher on to its workers while it is entered; the second one ends them.
+
+    A worker that is started after the signal is told at once; where none was started, the launcher leaves.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
         self._when = 0.0
         self._before: dict[signal.Signals, Any] = {}
+        self._untold: set[int] = set()
+        self._any, self._ending = False, False
 
     @property
     def exit_code(self) -> int:
@@ -242,9 +226,20 @@ class _Forwarding:
         print(f"stopped by {signal.Signals(self.number).name}", file=sys.stderr)
         return SystemExit(self.exit_code)
 
+    def add(self, pid: int) -> None:
+        """A worker lives."""
+        self._any = True
+        self._untold.add(pid)
+        if self.number is not None:
+            self._tell()
+
+    def forget(self, ended: bool = False) -> None:
+        """Workers are being ended, which no signal may cut short, or have ended."""
+        self._any, self._ending = not ended, not ended
+        self._untold.clear()
+
     def __enter__(self) -> _Forwarding:
-        # The elastic launcher changes this one, too, and leaves it so.
-        self._before = {kind: signal.getsignal(kind) for kind in (*KINDS, signal.SIGQUIT)}
+        self._before = {kind: signal.getsignal(kind) for kind in KINDS}
         for kind in KINDS:
             signal.signal(kind, self._take)
         return self
@@ -254,39 +249,19 @@ class _Forwarding:
             signal.signal(kind, handler)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        from torch.distributed.elastic.multiprocessing import SignalException
-
         if self.number is None:
             self.number, self._when = number, time.monotonic()
-            for worker in multiprocessing.active_children():
-                if worker.pid is not None:
-                    os.kill(worker.pid, FORWARDED)
-        elif time.monotonic() - self._when > SAME_SECONDS:
-            raise SignalException("stopped for the second time", signal.SIGTERM)
+            if not self._any:
+                raise _Stopped
+            self._tell()
+        elif time.monotonic() - self._when > SAME_SECONDS and not self._ending:
+            raise _Stopped
 
-
-@contextmanager
-def _elastic_quiet() -> Iterator[None]:
-    """The launcher's own log repeats every failure with a trace; ours are said once."""
-    names = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
-    loggers = [logging.getLogger(name) for name in names]
-    before = [(one, one.propagate) for one in loggers]
-    quiet = logging.NullHandler()
-    for one in loggers:
-        one.propagate = False
-        one.addHandler(quiet)
-    try:
-        yield
-    finally:
-        for one, propagate in before:
-            one.propagate = propagate
-            one.removeHandler(quiet)
-
-
-def _log_of(folder: Path, rank: int) -> Path | None:
-    """What a rank printed on stderr, if it is in a file and not empty."""
-    logs = [path for path in folder.glob(f"*/attempt_0/{rank}/stderr.log") if path.stat().st_size]
-    return logs[0] if logs else None
+    def _tell(self) -> None:
+        for pid in list(self._untold):
+            self._untold.discard(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, FORWARDED)
 
 
 def _show_cursor() -> None:

@@ -22,7 +22,8 @@ from recpipe.train.config_text import from_yaml, to_yaml
 from recpipe.train.evaluate import score_split
 from recpipe.train.failures import traces_in
 from recpipe.train.interrupt import FORWARDED, KINDS, Interruption
-from recpipe.train.launch_local import note_run_dir, restarted_run, worker_folder
+from recpipe.train.launch_local import note_run_dir, restarted_run
+from recpipe.train.local_worker import worker_folder
 from recpipe.train.loop import TrainingLoop
 from recpipe.train.metrics import evaluate
 from recpipe.train.planned import PLANNED, apply_plan_setting

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,9 +32,9 @@ from recpipe.schedule.settings import CostSettings, ScheduleSettings
 from recpipe.train.check import check_settings
 from recpipe.train.config_text import as_record
 from recpipe.train.guard import StepGuard
-from recpipe.train.launch import number_of_start
 from recpipe.train.lr import LrPolicy
 from recpipe.train.mesh import Mesh
+from recpipe.train.rendezvous import meet
 from recpipe.train.trainer import DenseUpdates, Scorer, Trainer
 
 logger = logging.getLogger(__name__)
@@ -74,13 +73,8 @@ def init_processes(launch: Any) -> Groups:
     """
     torch.set_num_threads(launch.threads)
     timeout = timedelta(seconds=launch.timeout_seconds)
-    if "RANK" in os.environ:
-        store, rank, world = next(dist.rendezvous("env://", timeout=timeout))
-        # torchrun keeps one store over restarts: gloo would find the addresses of workers that have died.
-        fresh = dist.PrefixStore(f"start-{number_of_start()}", store)
-        dist.init_process_group("gloo", store=fresh, rank=rank, world_size=world, timeout=timeout)
-    else:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+    store, rank, world = meet(timeout)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
     return Groups.create()
 
 

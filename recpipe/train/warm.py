@@ -10,22 +10,32 @@ import multiprocessing
 import os
 import signal
 import time
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker, util
+from typing import Final
 
-METHOD = "forkserver"
+from recpipe.train.interrupt import KINDS
+
+METHOD: Final = "forkserver"
 _IMPORTED = ["recpipe.train.warm_server"]
 STARTED = "RECPIPE_STARTED"
 
 
 def warm_up() -> None:
-    """Starts that process, unless it is there; on the main thread. It ends with this process and its workers."""
+    """Starts that process, unless it is there; on the main thread. It ends with this process and its workers.
+
+    It takes no signal of a terminal or a process group: it would end with a trace, and nobody would learn how its workers end.
+    They stay blocked in it and in its copies, until a worker is ready for them (`local_worker`); none is lost here meanwhile.
+    """
     multiprocessing.set_forkserver_preload(_IMPORTED)
-    # While it imports, Ctrl-C would end it with a trace; later it ignores that by itself.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Python before 3.10.9 would put its socket where every user of the machine can reach it.
+    util.abstract_sockets_supported = False  # type: ignore[misc]
+    # It lifts the block when it starts its own process.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, KINDS)
     try:
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def note_start() -> None:

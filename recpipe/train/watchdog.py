@@ -15,25 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import Any
 
-from recpipe.train.launch import number_of_start
+from recpipe.train.rendezvous import Store, board, number_of_start
 
 logger = logging.getLogger(__name__)
 
 _PACKAGES = ("recpipe/comm", "torch/distributed", "torchrec/distributed")
 _WAITING_IN = tuple(f"{os.sep}{package.replace('/', os.sep)}{os.sep}" for package in _PACKAGES)
-
-
-class Store(Protocol):
-    """The part of torch's key-value stores that is used."""
-
-    def set(self, key: str, value: str) -> None: ...
-
-    def multi_get(self, keys: list[str]) -> list[bytes]: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +52,7 @@ class Watchdog:
         seconds: so long may a rank stand still.
         step: gives the step at hand.
         fail: called with a message, from the thread, when a rank was found; it should end the process.
-        store: None: the one of the environment (MASTER_ADDR); without any there is no watch.
+        store: where beats are told; None: that of the run (`rendezvous.board`); without any there is no watch.
     """
 
     def __init__(
@@ -85,7 +76,7 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         if self._seconds and self._world > 1:
-            self._store = self._store or _connect(self._seconds)
+            self._store = self._store or board(max(self._seconds, 5))
             if self._store is not None:
                 # Asked now, this thread would find itself here.
                 self._tell(Beat(0, f"step {self._step()}, before anything was seen of it", False, 0.0))
@@ -138,7 +129,7 @@ class Watchdog:
         assert self._store is not None
         now, others = time.monotonic(), [rank for rank in range(self._world) if rank != self._rank]
         for rank, text in zip(others, self._store.multi_get([_key(rank) for rank in others]), strict=True):
-            beat = Beat(*json.loads(text))
+            beat = Beat(*json.loads(text)) if text else Beat(-1, "its start", False, 0.0)
             if rank not in self._heard or self._heard[rank][0].count != beat.count:
                 self._heard[rank] = (beat, now)
         silent, busy = [], []
@@ -183,13 +174,3 @@ def _calls(frame: FrameType | None) -> tuple[Any, ...]:
 def _key(rank: int) -> str:
     return f"recpipe/beat/{number_of_start()}/{rank}"
 
-
-def _connect(seconds: float) -> Store | None:
-    """A connection of our own: the process group's may be waiting inside a call."""
-    from torch.distributed import TCPStore
-
-    try:
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        return TCPStore(address, port, is_master=False, timeout=timedelta(seconds=max(seconds, 5)))
-    except (RuntimeError, KeyError, ValueError):
-        return None

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -14,11 +15,13 @@ import torch.distributed as dist
 from recpipe.cli.failure import guarded
 from recpipe.errors import ConfigError, TrainingError
 from recpipe.train.launch import launch_workers, worker_environment
+from recpipe.train.rendezvous import meet
 
 
 def _join() -> int:
-    dist.init_process_group("gloo")
-    return dist.get_rank()
+    store, rank, world = meet(timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    return rank
 
 
 def total(folder: str) -> int:
@@ -75,6 +78,16 @@ def endless(folder: str) -> int:
     (Path(folder) / f"pid{rank}").write_text(str(os.getpid()))
     while True:
         time.sleep(0.1)
+
+
+def lonely(folder: str) -> int:
+    """Rank 0 joins; the others never do."""
+    rank = worker_environment().rank
+    (Path(folder) / f"joining{rank}").touch()
+    if rank == 0:
+        _join()
+    time.sleep(600)
+    return 0
 
 
 if __name__ == "__main__":
