@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recpipe.errors import TrainingError
+from recpipe.train.interface import set_interface
 from recpipe.train.local_worker import worker_folder
 
 _POLL_SECONDS = 0.05
@@ -75,6 +76,7 @@ def meet(timeout: timedelta) -> tuple[Any, int, int]:
         return dist.HashStore(), rank, world
     if folder is not None:
         return dist.FileStore(str(folder / "store"), world), rank, world
+    set_interface()
     store, rank, world = next(dist.rendezvous("env://", timeout=timeout))
     base = store.underlying_store if isinstance(store, dist.PrefixStore) else store
     global _number
