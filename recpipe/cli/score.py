@@ -21,12 +21,16 @@ class ScoreConfig:
         input: a file, or a directory of files, in the form of the training files; labels may be missing. Synthetic rows: a
             split.
         output: scores in row order: Parquet where the name ends in .parquet, else a number a line.
-        prepared: the prepared directory of the training rows, which has the vocabularies; empty: where the run found it.
+        output_columns: columns of the input that are written beside the scores, as ``[id, time]``; the output is then a
+            table: Parquet, or CSV with a header.
+        prepared: for a checkpoint of an older version, which has no encoding: the prepared directory of its training rows;
+            empty: where the run found it.
     """
 
     checkpoint: str = ""
     input: str = ""
     output: str = ""
+    output_columns: list[str] = field(default_factory=list)
     prepared: str = ""
     tables: TablesConfig = field(default_factory=TablesConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
@@ -38,9 +42,11 @@ SCHEMA = ScoreConfig
 
 def main(cfg: Any) -> int:
     """Runs `cfg` on `launch.nproc` local workers or on the ones found. Returns the exit code."""
+    from recpipe.data.scores import check_columns
     from recpipe.train.check import require_checkpoint
     from recpipe.train.launch import launch_workers
     from recpipe.train.work import score
 
     require_checkpoint(Path(cfg.checkpoint))
+    check_columns(list(cfg.output_columns))
     return launch_workers(score, cfg.launch.nproc, cfg, max_restarts=cfg.launch.max_restarts)

@@ -11,6 +11,7 @@ from recpipe.batch import Batch
 from recpipe.data.build import to_batch
 from recpipe.data.check import Policy, check_batch
 from recpipe.data.config import DataConfig
+from recpipe.data.encoding import Encoding
 from recpipe.data.order import Order
 from recpipe.data.rows import Store
 from recpipe.errors import ConfigError, nearest
@@ -32,6 +33,7 @@ class Dataset:
         teacher: AUC and log loss of the model that made the labels of `test`, where there is one.
         warnings: what a user should know of the rows.
         unseen: by feature, the share of values without an id: to be expected, and in each held-out split.
+        encoding: how its rows were made of raw ones; None where they were not (synthetic rows).
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class Dataset:
         teacher: Mapping[str, float] | None = None,
         warnings: Sequence[str] = (),
         unseen: Mapping[str, Mapping[str, float]] | None = None,
+        encoding: Encoding | None = None,
     ) -> None:
         self.schema = schema
         self.source = source
+        self.encoding = encoding
         self.teacher = dict(teacher) if teacher else None
         self.warnings, self.unseen = tuple(warnings), dict(unseen or {})
         self.policy = Policy(config.bad_ids, config.non_finite)

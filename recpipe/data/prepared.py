@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from recpipe.data.config import DataConfig
 from recpipe.data.dataset import SPLITS, Dataset
+from recpipe.data.encoding import Encoding
 from recpipe.data.multi_hot import with_multi_hot
 from recpipe.data.paths import AnyPath, copy_file, to_path
 from recpipe.data.prepare.inputs import MANIFEST
@@ -125,7 +127,7 @@ def read_manifest(directory: AnyPath) -> dict[str, Any]:
     return dict(manifest)
 
 
-def schema_of(manifest: dict[str, Any]) -> Schema:
+def schema_of(manifest: Mapping[str, Any]) -> Schema:
     """Columns as a model sees them."""
     rows = max(1, sum(manifest["rows"].values()))
     features = [
@@ -158,6 +160,7 @@ def prepared_dataset(directory: str | Path, config: DataConfig, seed: int) -> Da
         statistics,
         warnings=manifest["provenance"].get("warnings", ()),
         unseen=unseen_by_split(manifest["features"]),
+        encoding=Encoding(path, manifest),
     )
 
 

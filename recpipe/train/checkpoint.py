@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from recpipe.comm import Groups
 from recpipe.embedding.state import Entry
 from recpipe.errors import CheckpointError
-from recpipe.train.checkpoint_manifest import MANIFEST, find_damage, newest_whole
+from recpipe.train.checkpoint_manifest import MANIFEST, Linked, find_damage, newest_whole
 from recpipe.train.checkpoint_manifest import read_text as read_text
 from recpipe.train.checkpoint_manifest import read_value as read_value
 from recpipe.train.checkpoint_storage import Reader, Writer
@@ -86,7 +86,12 @@ class SaveError(CheckpointError):
 
 
 def save(
-    folder: Path, state: State, texts: Mapping[str, str], groups: Groups, notes: Mapping[str, Any] | None = None
+    folder: Path,
+    state: State,
+    texts: Mapping[str, str],
+    groups: Groups,
+    notes: Mapping[str, Any] | None = None,
+    links: Mapping[str, Linked] | None = None,
 ) -> None:
     """Writes a checkpoint; collective over `groups.control`.
 
@@ -95,6 +100,7 @@ def save(
         state: canonical name -> dense tensor (a rank gives those it holds; copies are written once) or table entry.
         texts: small files beside the tensors, name -> text; those of rank 0 are written.
         notes: facts for the manifest, such as the step.
+        links: files that are there already, name -> file; those of rank 0 are linked.
 
     Raises:
         SaveError: on every rank, where one could not write (a full disk).
@@ -102,7 +108,7 @@ def save(
     try:
         dcp.save(
             _wrap(state),
-            storage_writer=Writer(folder, texts, notes or {}),
+            storage_writer=Writer(folder, texts, notes or {}, links or {}),
             planner=_SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
             process_group=groups.control,
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from recpipe.data.encoding import differences
 from recpipe.errors import CheckpointError
 from recpipe.train.checkpoint_file import DTYPES, NAMES, Slot, TensorFile, row_ranges, write_file
 from recpipe.train.checkpoint_index import INDEX, read_index
@@ -21,9 +22,11 @@ from recpipe.train.checkpoint_manifest import (
     read_text,
     read_value,
     unfinished_name,
+    write_linked,
     write_manifest,
     write_text,
 )
+from recpipe.train.encoded import Kept, encoding_files, encoding_in
 from recpipe.untrusted import shown
 
 TEXTS = ("config.yaml", "schema.json", "plan.json", "progress.json")
@@ -100,7 +103,7 @@ def convert(folder: Path, out: Path, parts: int) -> None:
     """Rewrites a checkpoint as `parts` files, each with a block of rows of every tensor: one a rank that will read it."""
     stored = Stored(folder)
     slots = [stored.slot(name) for name in stored.index]
-    _write(out, _texts(folder), _notes(folder), slots, stored.rows, parts)
+    _write(out, _texts(folder), _notes(folder), slots, stored.rows, parts, encoding_files(folder))
 
 
 def average(folders: Sequence[Path], out: Path) -> None:
@@ -115,6 +118,7 @@ def average(folders: Sequence[Path], out: Path) -> None:
     for stored in all_stored:
         if {name: stored.slot(name) for name in _weights(stored)} != {name: last.slot(name) for name in _weights(last)}:
             raise CheckpointError(f"{stored.folder} and {last.folder} hold different weights; there is no mean of them")
+        _check_encodings(stored.folder, last.folder)
     mean_of = set(_weights(last))
 
     def rows(name: str, start: int, stop: int) -> torch.Tensor:
@@ -129,7 +133,16 @@ def average(folders: Sequence[Path], out: Path) -> None:
     saved["progress"].fields()
     saved.raw["progress"]["resumable"] = False
     texts["progress.json"] = json.dumps(saved.raw, indent=1)
-    _write(out, texts, {**_notes(last.folder), "mean_of": [str(folder) for folder in folders]}, slots, rows, 1)
+    notes = {**_notes(last.folder), "mean_of": [str(folder) for folder in folders]}
+    _write(out, texts, notes, slots, rows, 1, encoding_files(last.folder))
+
+
+def _check_encodings(folder: Path, other: Path) -> None:
+    """Rows of the same number have to stand for the same value. Raises CheckpointError."""
+    ours, theirs = encoding_in(folder), encoding_in(other)
+    found = differences(ours, theirs) if ours and theirs else [] if ours is theirs else ["one has no encoding"]
+    if found:
+        raise CheckpointError(f"{folder} and {other} encode rows in different ways; there is no mean of them: {found[0]}")
 
 
 def export(folder: Path, out: Path) -> list[str]:
@@ -177,7 +190,7 @@ def blocks(slot: Slot, rows: Rows, part: int = 0, parts: int = 1) -> Iterable[to
 
 
 def _write(
-    out: Path, texts: dict[str, str], notes: dict[str, Any], slots: Sequence[Slot], rows: Rows, parts: int
+    out: Path, texts: dict[str, str], notes: dict[str, Any], slots: Sequence[Slot], rows: Rows, parts: int, more: Kept
 ) -> None:
     if out.exists():
         raise CheckpointError(f"{out}: is there already; give another name")
@@ -199,8 +212,9 @@ def _write(
             )
             kept.append(Slot(slot.name, slot.dtype, tuple(sizes)))
         files[name] = write_file(unfinished / name, kept, _values(slots, rows, part, parts), {})
-    for name, text in {INDEX: json.dumps(index, indent=0), **texts}.items():
+    for name, text in {INDEX: json.dumps(index, indent=0), **texts, **more.texts}.items():
         files[name] = write_text(unfinished / name, text)
+    files |= write_linked(unfinished, more.links)
     write_manifest(unfinished, files, notes)
     publish(unfinished, out)
 

@@ -1,7 +1,7 @@
 """What makes a directory a checkpoint: `manifest.json`, with size and CRC-32 of every file, written last.
 
 A checkpoint is made under a name that begins with a dot and renamed when all of it is on disk, so a directory of the
-right name is whole unless its files were changed later; `find_damage` tells. Standard library and `checkpoint_file` only.
+right name is whole unless its files were changed later; `find_damage` tells.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recpipe.data.encoding import link
 from recpipe.errors import CheckpointError
 from recpipe.train.checkpoint_file import Written, checksum
 from recpipe.untrusted import Source, Value, member, shown, typed
@@ -32,8 +34,35 @@ def unfinished_name(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.unfinished")
 
 
+@dataclass(frozen=True)
+class Linked:
+    """A file of a run that never changes and that all of its checkpoints have."""
+
+    path: Path
+    written: Written
+
+
+def write_linked(folder: Path, links: Mapping[str, Linked]) -> dict[str, Written]:
+    """Gives files a second name below `folder`, or copies them where the file system has no such thing.
+
+    Args:
+        links: path inside the folder -> file.
+
+    Raises:
+        CheckpointError: a file is no longer as it was.
+    """
+    for name, one in links.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        link(one.path, target)
+        if target.stat().st_size != one.written.num_bytes:
+            raise CheckpointError(f"{one.path}: has changed since the run began")
+    return {name: one.written for name, one in links.items()}
+
+
 def write_text(path: Path, text: str) -> Written:
     """Writes a small file and forces it to disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     data = text.encode()
     with path.open("wb") as file:
         file.write(data)
@@ -169,18 +198,19 @@ def _age(folder: Path) -> tuple[float, bool, str]:
     return step, is_final, folder.name
 
 
-def find_damage(folder: Path, part: int = 0, parts: int = 1) -> Iterator[str]:
+def find_damage(folder: Path, part: int = 0, parts: int = 1, names: Sequence[str] | None = None) -> Iterator[str]:
     """Names what is wrong with the files of a checkpoint, one text each.
 
     Args:
         part, parts: look at every `parts`-th file from `part` on, so that ranks share the reading.
+        names: files that the manifest lists; None: all of them.
     """
     try:
         files = read_manifest(folder)["files"]
     except CheckpointError as error:
         yield str(error)
         return
-    for name in list(files)[part::parts]:
+    for name in list(files if names is None else names)[part::parts]:
         problem = _problem(folder, name, Written(*files[name]))
         if problem:
             yield problem

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,19 @@ from recpipe.comm import Groups
 from recpipe.embedding.state import Entry
 from recpipe.errors import ConfigError
 from recpipe.train.checkpoint import SaveError, State, save
-from recpipe.train.checkpoint_manifest import unfinished_name
+from recpipe.train.checkpoint_manifest import Linked, unfinished_name
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Content:
-    """What goes into a checkpoint: tensors, small texts, facts for the manifest."""
+    """What goes into a checkpoint: tensors, small texts, facts for the manifest, files of the run that are linked."""
 
     state: State
     texts: Mapping[str, str]
     notes: Mapping[str, Any]
+    links: Mapping[str, Linked] = field(default_factory=dict)
 
 
 def check_settings(cfg: Any) -> None:
@@ -123,7 +124,7 @@ class Saver:
             shutil.rmtree(path, ignore_errors=True)
 
     def _write(self, path: Path, content: Content) -> None:
-        save(path, content.state, content.texts, self._groups, content.notes)
+        save(path, content.state, content.texts, self._groups, content.notes, content.links)
 
     def _collect(self, path: Path, result: Any) -> bool:
         try:

@@ -28,7 +28,14 @@ from torch.futures import Future
 
 from recpipe.train.checkpoint_file import DTYPES, NAMES, Slot, TensorFile, Written, row_blocks, write_file
 from recpipe.train.checkpoint_index import INDEX, read_index
-from recpipe.train.checkpoint_manifest import publish, unfinished_name, write_manifest, write_text
+from recpipe.train.checkpoint_manifest import (
+    Linked,
+    publish,
+    unfinished_name,
+    write_linked,
+    write_manifest,
+    write_text,
+)
 
 
 class Writer(StorageWriter):
@@ -38,10 +45,13 @@ class Writer(StorageWriter):
         folder: where it shall be.
         texts: small files beside the tensors, name -> text.
         notes: facts for the manifest.
+        links: files that are there already, name -> file.
     """
 
-    def __init__(self, folder: Path, texts: Mapping[str, str], notes: Mapping[str, Any]) -> None:
-        self._folder, self._texts, self._notes = folder, texts, notes
+    def __init__(
+        self, folder: Path, texts: Mapping[str, str], notes: Mapping[str, Any], links: Mapping[str, Linked]
+    ) -> None:
+        self._folder, self._texts, self._notes, self._links = folder, texts, notes, links
         self._unfinished = unfinished_name(folder)
         self._rank = 0
 
@@ -89,6 +99,7 @@ class Writer(StorageWriter):
         places = {result.index: result.storage_data[:2] for result in flat}
         for name, text in {INDEX: _index_text(metadata, places), **self._texts}.items():
             files[name] = write_text(self._unfinished / name, text)
+        files |= write_linked(self._unfinished, self._links)
         write_manifest(self._unfinished, files, self._notes)
         publish(self._unfinished, self._folder)
 

@@ -309,12 +309,13 @@ class TrainConfig:
 
 @dataclass
 class EvalConfig:
-    """Root of ``conf/eval.yaml``: scores a checkpoint; model and data are those of its run unless a path is given.
+    """Root of ``conf/eval.yaml``: scores a checkpoint, on the rows that its run held out or on those of a file.
 
     Args:
         checkpoint: a directory such as ``runs/train/.../checkpoints/final``, or that of a run: its newest whole one.
-        split: valid or test.
-        data_path: other data than that of the run (same kind and schema); empty: the run's.
+        split: valid or test: of the run's rows, or of a prepared directory; a file is evaluated whole.
+        data_path: a file or directory of raw rows, all of which are evaluated, encoded by the checkpoint; or a prepared
+            directory whose rows were encoded in the same way. Empty: the rows that the run held out.
     """
 
     checkpoint: str = ""

@@ -19,6 +19,7 @@ from recpipe.runtime.running import StepResult
 from recpipe.train import checkpoint
 from recpipe.train.agreement import Agreement
 from recpipe.train.checkpoint_saver import Content, Saver
+from recpipe.train.encoded import Kept, keep_encoding
 from recpipe.train.evaluate import evaluate_split
 from recpipe.train.feed import Feed
 from recpipe.train.interrupt import Interruption
@@ -75,6 +76,7 @@ class TrainingLoop:
         self._saver = Saver(cfg.checkpoint, self.checkpoints, job.groups)
         self._agreement = Agreement(job.groups)
         self._last_loss = torch.zeros(2, dtype=torch.float64)
+        self._kept = keep_encoding(job.dataset.encoding, folder) if job.groups.rank == 0 else Kept()
         self._sums = {WINDOW: self.window.state, LOSS: self._last_loss}
         self._saved_at = -1
         self.interrupted = False
@@ -165,11 +167,11 @@ class TrainingLoop:
             "schema.json": schema_json(job.dataset.schema),
             "plan.json": plan_json(job.tables.layouts, job.groups.world),
             "progress.json": json.dumps(saved, indent=1),
+            **self._kept.texts,
         }
         state = {**everything(job.trainer), **run_tensors(self._sums, job.groups)}
-        return Content(
-            state, texts, {"name": name, **place, "world_size": job.groups.world, "metrics": self.best.report}
-        )
+        notes = {"name": name, **place, "world_size": job.groups.world, "metrics": self.best.report}
+        return Content(state, texts, notes, self._kept.links)
 
     def _epoch(self, reporter: Reporter) -> None:
         """Trains the rest of an epoch, every row once."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recpipe.comm import Groups
+from recpipe.data.encoding import FOLDER
 from recpipe.errors import ConfigError
 from recpipe.train.check import require_free
 
@@ -121,6 +122,7 @@ def _step_of(line: str) -> float:
 
 def _clear(folder: Path) -> None:
     """Removes what an earlier run left under the names that this one will write; other files stay."""
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    for name in ("checkpoints", FOLDER):
+        shutil.rmtree(folder / name, ignore_errors=True)
     for name in ("metrics.jsonl", "summary.json", "plan.json", "planned.json", "config.yaml", "verify.json"):
         (folder / name).unlink(missing_ok=True)

@@ -14,7 +14,7 @@ import torch
 
 from recpipe.comm import Groups
 from recpipe.data import Dataset
-from recpipe.errors import CheckpointError, ConfigError
+from recpipe.errors import CheckpointError, ConfigError, DataError
 from recpipe.planner.plan import save_plan
 from recpipe.train import checkpoint
 from recpipe.train.checkpoint_saver import check_settings
@@ -31,8 +31,9 @@ from recpipe.train.profile import measure_profile
 from recpipe.train.ranks import watch
 from recpipe.train.report import Reporter, one_line
 from recpipe.train.resume import Source, as_trained, changed_settings, check_data, find_source, place_run
+from recpipe.train.rows import OF_THE_RUN, Chosen, Wanted, given_rows, held_out_rows, shared_directory
 from recpipe.train.run_dir import hold, make_run_dir
-from recpipe.train.setup import Job, build_job, build_scorer, open_data
+from recpipe.train.setup import Job, build_job, build_scorer
 from recpipe.train.state import check_schema, read_schema, weights
 from recpipe.train.summary import placement_line, plan_json, training_summary
 from recpipe.train.taken import take_places
@@ -119,29 +120,39 @@ def run_eval(cfg: Any, groups: Groups) -> int:
     """Scores a checkpoint at this world size, whatever the one it was saved at."""
     folder = checkpoint.choose(Path(cfg.checkpoint), groups)
     trained = from_yaml(checkpoint.read_text(folder, "config.yaml"), folder / "config.yaml")
-    if cfg.data_path:
-        trained.data.path = cfg.data_path
-    take_places(trained, ["data.path"] if cfg.data_path else [], folder)
+    take_places(trained, OF_THE_RUN if cfg.data_path else (), folder)
     trained.tables, trained.exchange.kind = cfg.tables, "window"
-    dataset = open_data(trained, groups)
-    check_schema(read_schema(folder), dataset.schema)
-    if not dataset.num_rows(cfg.split):
-        raise ConfigError(f"split={cfg.split}: {dataset.source} has no such rows")
-    scorer = _load_scorer(trained, dataset, folder, groups)
-    size = cfg.test_batch_size or trained.test_batch_size or trained.batch_size
-    with watch(cfg, groups, lambda: scorer.scored):
-        logits, labels = score_split(scorer, dataset, cfg.split, groups, size, cfg.limit_test_batches)
+    with shared_directory(cfg.output, groups) as work:
+        rows = _rows_to_evaluate(cfg, folder, trained, work, groups)
+        check_schema(read_schema(folder), rows.dataset.schema)
+        if not rows.dataset.num_rows(rows.split):
+            raise ConfigError(f"split={rows.split}: {rows.dataset.source} has no such rows")
+        scorer = _load_scorer(trained, rows.dataset, folder, groups)
+        size = cfg.test_batch_size or trained.test_batch_size or trained.batch_size
+        with watch(cfg, groups, lambda: scorer.scored):
+            logits, labels = score_split(scorer, rows.dataset, rows.split, groups, size, cfg.limit_test_batches)
+    if labels.isnan().any():
+        raise DataError(f"{rows.said}: rows without a label cannot be evaluated; recpipe score gives their scores")
     report, remarks = evaluate(logits, labels)
     if groups.rank == 0:
-        logger.info("%s of %s: %s", cfg.split, dataset.source, one_line(report))
+        logger.info("%s: %s", rows.said, one_line(report))
         for remark in remarks:
             logger.warning(remark)
         if cfg.output:
             scores = torch.sigmoid(logits).tolist()
             Path(cfg.output).write_text("".join(f"{score:.9g}\n" for score in scores))
             logger.info("wrote %d scores to %s", len(scores), cfg.output)
-        logger.info(json.dumps({"split": cfg.split, "checkpoint": str(folder), "world_size": groups.world, **report}))
+        place = {"split": rows.split, "checkpoint": str(folder), "world_size": groups.world, "data": rows.said}
+        logger.info(json.dumps({**place, **report, "unseen_share": rows.unseen}))
     return 0
+
+
+def _rows_to_evaluate(cfg: Any, folder: Path, trained: Any, work: Path, groups: Groups) -> Chosen:
+    """Those of a path, or those that the run held out."""
+    if not cfg.data_path:
+        return held_out_rows(folder, trained, cfg.split, groups)
+    share = float(trained.data.get("max_bad_share", 0.0))
+    return given_rows(folder, trained, Wanted(cfg.data_path, cfg.split, max_bad_share=share), work, groups)
 
 
 def run_profile(cfg: Any, groups: Groups) -> int:

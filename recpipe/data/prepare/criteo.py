@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
 from recpipe.data.prepare.hexkeys import hex_keys
-from recpipe.data.prepare.raw import LABEL, Converted, DenseRange, dense_values, nullable
+from recpipe.data.prepare.raw import LABEL, Converted, DenseRange, carry, check_carried, dense_values, nullable
 
 NUM_DENSE, NUM_CATEGORICAL = 13, 26
 FIELDS = 1 + NUM_DENSE + NUM_CATEGORICAL
@@ -21,16 +23,18 @@ class CriteoFormat:
     Args:
         labelled: lines begin with a label (40 fields), or not (39).
         dense_ids: the integers are categorical, too.
+        carried: columns that are kept as they are.
     """
 
-    def __init__(self, labelled: bool = True, dense_ids: bool = False) -> None:
+    def __init__(self, labelled: bool = True, dense_ids: bool = False, carried: Sequence[str] = ()) -> None:
         self.dense, self.header = DENSE, 0
         self.multi_valued: tuple[str, ...] = ()
         self.weighted: dict[int, int] = {}
         self.categorical = CATEGORICAL + (tuple(f"{name}_bucket" for name in DENSE) if dense_ids else ())
         self._labelled, self._dense_ids = labelled, dense_ids
         names = [LABEL] * labelled + [*DENSE, *CATEGORICAL]
-        self._names = names
+        self._names, self.carried = names, tuple(carried)
+        check_carried(self.carried, names, "a Criteo file")
         self.example = b"0" * labelled + b"\t" * (len(names) - 1) + b"\n"
         numbers = names[: labelled + NUM_DENSE]
         self._options = csv.ConvertOptions(
@@ -62,7 +66,8 @@ class CriteoFormat:
             for row in np.flatnonzero(bad):
                 reasons.setdefault(int(row), f"{name} is not 1 to 8 hex digits")
             arrays.append(nullable(keys, missing))
-        table = pa.table([*arrays, *buckets], [LABEL, *self.dense, *self.categorical])
+        kept, marks = carry(columns, self.carried)
+        table = pa.table([*arrays, *buckets, *kept], [LABEL, *self.dense, *self.categorical, *marks])
         return Converted(table, ranges, reasons)
 
     def _label(self, columns: pa.Table, reasons: dict[int, str]) -> pa.Array:

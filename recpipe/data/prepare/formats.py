@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from recpipe.data.prepare.chunks import ChunkReader, Reader
@@ -19,16 +19,19 @@ SPAN = 1 << 30
 ENDINGS = {"criteo": ("", ".txt", ".tsv", ".csv"), "table": (".csv", ".tsv", ".txt", ".parquet")}
 
 
-def make_formats(config: Any, sources: list[Source]) -> list[Format]:
+def make_formats(config: Any, sources: list[Source], carried: Sequence[str] = ()) -> list[Format]:
     """One format a file.
+
+    Args:
+        carried: columns that are kept as they are, beside what training reads.
 
     Raises:
         DataError: a file is empty, or not in the format, or has no labels where it needs them.
     """
     if config.name == "criteo":
-        return [_criteo(config, source) for source in sources]
+        return [_criteo(config, source, carried) for source in sources]
     check_table(config)
-    return [_table(config, source) for source in sources]
+    return [_table(config, source, carried) for source in sources]
 
 
 def make_readers(
@@ -64,21 +67,21 @@ def _is_parquet(config: Any, source: Source) -> bool:
     return bool(config.format == "parquet" or (not config.format and source.path.suffix == ".parquet"))
 
 
-def _table(config: Any, source: Source) -> Format:
+def _table(config: Any, source: Source, carried: Sequence[str]) -> Format:
     """Columns by the header, by the settings, or by Parquet's schema."""
     if _is_parquet(config, source):
-        return TableFormat(config, parquet_names(source.path), 0, str(source.path), source.role)
+        return TableFormat(config, parquet_names(source.path), 0, str(source.path), source.role, carried)
     sample = head(source.path)
     if not sample.strip():
         raise DataError(f"{source.path} holds no rows")
     if not config.header:
-        return TableFormat(config, list(config.columns), 0, str(source.path), source.role)
+        return TableFormat(config, list(config.columns), 0, str(source.path), source.role, carried)
     line, newline, _ = sample.partition(b"\n")
     names = [name.strip().strip('"') for name in line.decode("utf-8", "replace").split(config.delimiter)]
-    return TableFormat(config, names, len(line) + len(newline), str(source.path), source.role)
+    return TableFormat(config, names, len(line) + len(newline), str(source.path), source.role, carried)
 
 
-def _criteo(config: Any, source: Source) -> Format:
+def _criteo(config: Any, source: Source, carried: Sequence[str]) -> Format:
     """40 fields with a label, 39 without."""
     sample = head(source.path)
     if not sample.strip():
@@ -96,4 +99,4 @@ def _criteo(config: Any, source: Source) -> Format:
             f"{source.path} has no labels ({fields} fields a line, labelled lines have {FIELDS}): "
             f"it cannot be trained or validated on; to score it, give it as data.test_path"
         )
-    return CriteoFormat(labelled, config.dense_ids)
+    return CriteoFormat(labelled, config.dense_ids, carried)

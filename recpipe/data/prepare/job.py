@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from recpipe.data.encoding import Encoding
 from recpipe.data.paths import writing
 from recpipe.data.prepare.assign import SPLITS, TRAIN, Splitter, make_splitter
 from recpipe.data.prepare.disk import check_space
 from recpipe.data.prepare.encode import ShardWriter
 from recpipe.data.prepare.formats import ENDINGS, make_formats, make_readers
+from recpipe.data.prepare.given import check_columns_of, scales_of
 from recpipe.data.prepare.inputs import MANIFEST, Source, find_sources
 from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.manifest import write_manifest
@@ -38,13 +40,14 @@ Log = Callable[[str], None]
 WORK = "work"
 
 
-def prepare(config: Any, log: Log, report: Report | None = None) -> Path:
+def prepare(config: Any, log: Log, report: Report | None = None, known: Encoding | None = None) -> Path:
     """The prepared directory of these settings; written now unless it is there.
 
     Args:
         config: attributes of `CriteoData` or `TableData`.
         log: takes one line of progress.
         report: takes the progress of each phase; without it, lines of the log.
+        known: an encoding to go on with: its values keep their ids, new ones come behind them; its dense parameters stay.
 
     Raises:
         ConfigError: settings that do not fit each other.
@@ -53,13 +56,13 @@ def prepare(config: Any, log: Log, report: Report | None = None) -> Path:
     check_settings(config)
     endings = ENDINGS[config.name]
     sources = find_sources(config.path, config.valid_path, config.test_path, endings, f"data={config.name}")
-    name = digest(config, sources)
+    name = digest(config, sources, known)
     out = Path(config.out).expanduser() if config.out else Path(config.cache_dir) / f"{config.name}-{name}"
     if _is_ready(out, name):
         return out
     with _work_directory(out, name) as partial:
         if not _is_ready(out, name):
-            _run(config, sources, name, partial, log, report or to_log(log))
+            _run(config, sources, name, partial, log, report or to_log(log), known)
             _publish(partial, out)
             log(f"prepared {out}")
     return out
@@ -109,11 +112,15 @@ def _chunk_size(partial: Path, name: str, config: Any) -> int:
     return int(json.loads(mark.read_text())["chunk_size"])
 
 
-def _run(config: Any, sources: list[Source], name: str, partial: Path, log: Log, report: Report) -> None:
+def _run(
+    config: Any, sources: list[Source], name: str, partial: Path, log: Log, report: Report, known: Encoding | None
+) -> None:
     """All phases."""
     formats = make_formats(config, sources)
     check_columns("transforms", config.transforms, formats[0].dense, "dense")
     check_columns("frequency_thresholds", config.frequency_thresholds, formats[0].categorical, "categorical")
+    if known is not None:
+        check_columns_of(known, formats[0])
     splitter = _splitter(config, sources)
     check_space(partial, sources, formats[0])
     work, size, threads = partial / WORK, _chunk_size(partial, name, config), num_threads(config)
@@ -124,14 +131,14 @@ def _run(config: Any, sources: list[Source], name: str, partial: Path, log: Log,
     bad = write_quarantine(partial, sources, formats, parsed.units, config.max_bad_share, log)
     layout = Layout.of(sources, parsed.units, splitter)
     _check_rows(layout)
-    counts = _count(config, layout, formats[0], partial, report)
+    counts = _count(config, layout, formats[0], partial, report, known)
     spreads = _measure(config, layout, formats[0])
     with Meter("write", sum(unit.rows for unit in parsed.units), report) as meter:
-        writer = _writer(config, layout, formats[0], partial, counts, spreads, meter)
+        writer = _writer(config, layout, formats[0], partial, counts, spreads, meter, known)
         records = run_all(lambda shard: writer.write(*shard), writer.shards(), threads)
     said = remarks(formats[0], writer, spreads, counts, records)
     write_manifest(
-        config, name, partial, layout, formats[0], parsed.checksums, counts, spreads, writer, records, bad, said
+        config, name, partial, layout, formats[0], parsed.checksums, counts, spreads, writer, records, bad, said, known
     )
     log(_summary(layout, bad))
 
@@ -151,7 +158,9 @@ def _check_rows(layout: Layout) -> None:
         raise DataError(f"no training rows in {files}")
 
 
-def _count(config: Any, layout: Layout, fmt: Format, partial: Path, report: Report) -> list[FeatureCounts] | None:
+def _count(
+    config: Any, layout: Layout, fmt: Format, partial: Path, report: Report, known: Encoding | None
+) -> list[FeatureCounts] | None:
     """Vocabularies by frequency; None where ids are hashed."""
     if config.vocabulary == "hash":
         return None
@@ -162,7 +171,7 @@ def _count(config: Any, layout: Layout, fmt: Format, partial: Path, report: Repo
     thresholds = [config.frequency_thresholds.get(name, config.frequency_threshold) for name in fmt.categorical]
     largest, threads = config.max_ids, num_threads(config)
     with Meter("count", total, report) as meter:
-        return count_features(layout, columns, directory, thresholds, largest, budget, threads, meter)
+        return count_features(layout, columns, directory, thresholds, largest, budget, threads, meter, known)
 
 
 def _writer(
@@ -173,12 +182,15 @@ def _writer(
     counts: list[FeatureCounts] | None,
     spreads: list[ColumnSpread],
     meter: Meter,
+    known: Encoding | None,
 ) -> ShardWriter:
     """The writer of output shards."""
     done = partial / WORK / "shards"
     done.mkdir(parents=True, exist_ok=True)
     asked = [config.transforms.get(name, config.dense_transform) for name in fmt.dense]
     scales = [scale_of(one, config.dense_missing, spread) for one, spread in zip(asked, spreads, strict=True)]
+    if known is not None:
+        scales = scales_of(known.manifest)
     encoders = _encoders(config, fmt, partial, counts)
     multi = [name in fmt.multi_valued for name in fmt.categorical]
     return ShardWriter(partial, done, layout, scales, encoders, any(multi), fmt.weighted, config.rows_per_shard, meter)

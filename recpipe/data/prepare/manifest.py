@@ -9,6 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from recpipe.data.encoding import Encoding
 from recpipe.data.prepare.assign import SPLITS
 from recpipe.data.prepare.encode import ShardRecord, ShardWriter
 from recpipe.data.prepare.inputs import MANIFEST
@@ -38,6 +39,7 @@ def write_manifest(
     records: list[ShardRecord],
     bad: int,
     warnings: list[str],
+    known: Encoding | None = None,
 ) -> None:
     """Check that every line is accounted for, then write."""
     lines = sum(unit.lines for unit in layout.units)
@@ -56,11 +58,17 @@ def write_manifest(
         "vocabulary": _vocabulary(config),
         "features": _features(config, fmt, directory, counts, writer, records),
         "shards": [asdict(record) for record in records],
+        **({} if known is None else {"base": _base(known)}),
         "provenance": {"settings": effective(config), "sources": _sources(layout, checksums), "warnings": warnings},
     }
     partial = directory / (MANIFEST + ".partial")
     partial.write_text(json.dumps(manifest, indent=1) + "\n")
     os.replace(partial, directory / MANIFEST)
+
+
+def _base(known: Encoding) -> dict[str, Any]:
+    """The encoding that this one goes on with, and how many ids each feature had there."""
+    return {"digest": known.digest, "num_ids": [feature["num_ids"] for feature in known.manifest["features"]]}
 
 
 def _check_totals(rows: dict[str, int], records: list[ShardRecord], lines: int, bad: int) -> None:

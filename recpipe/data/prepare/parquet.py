@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from recpipe.data.paths import AnyPath
 from recpipe.data.prepare.chunks import Chunk, Reader
+from recpipe.data.prepare.raw import CARRIED
 from recpipe.data.prepare.table import TableFormat
 from recpipe.errors import DataError
 
@@ -52,9 +53,14 @@ class ParquetReader(Reader):
                     text = str(batch.num_rows).encode()
                     self.checksum = zlib.crc32(text, self.checksum)
                     self.num_bytes += len(text)
-                    yield Chunk(index, pa.table([self._typed(batch, n) for n in self._fmt.used], self._fmt.used))
+                    yield Chunk(index, self._columns(batch))
         except (pa.ArrowInvalid, OSError) as error:
             raise DataError(f"{self._path} is damaged: {error}") from error
+
+    def _columns(self, batch: pa.RecordBatch) -> pa.Table:
+        """The columns in the types that are read; carried ones in their own, under another name."""
+        kept = {f"{CARRIED}{name}": batch.column(name) for name in self._fmt.carried}
+        return pa.table({**{name: self._typed(batch, name) for name in self._fmt.read_names}, **kept})
 
     def _typed(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         """float64, binary, or lists of binary."""

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from recpipe.data.encoding import Encoding
 from recpipe.data.prepare.assign import TRAIN
 from recpipe.data.prepare.chunks import Reader
 from recpipe.data.prepare.columns import dense_of, keys_of, one_array
 from recpipe.data.prepare.counts import KeyCounter
 from recpipe.data.prepare.crc import joined_crc
+from recpipe.data.prepare.growth import append_keys
 from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.meter import Meter
 from recpipe.data.prepare.parse import parse_chunk
@@ -97,6 +99,7 @@ def count_features(
     budget: int,
     threads: int,
     meter: Meter,
+    known: Encoding | None = None,
 ) -> list[FeatureCounts]:
     """The vocabulary of each categorical column, on training rows.
 
@@ -109,6 +112,7 @@ def count_features(
         budget: bytes for counting, over all threads.
         threads: columns at a time.
         meter: told the rows of each chunk, for each column.
+        known: vocabularies to add to; None: new ones.
     """
     directory.mkdir(parents=True, exist_ok=True)
 
@@ -121,7 +125,11 @@ def count_features(
         for keep, unit in _train_chunks(layout):
             counter.add(keys_of(unit.table([columns[number]]).column(0), keep))
             meter.add(unit.rows, unit.rows * (number == 0))
-        counts = rank_keys(counter, directory, name, thresholds[number], max_ids)
+        if known is None:
+            counts = rank_keys(counter, directory, name, thresholds[number], max_ids)
+        else:
+            size = known.manifest["features"][number]["num_ids"]
+            counts = append_keys(counter, known.vocabulary(number), size, directory, name, thresholds[number], max_ids)
         counter.close()
         save_counts(done, counts)
         return counts

@@ -2,18 +2,23 @@
 
 The columns of a raw table, in order: `label` (float32, null where a file has none), `dense` columns (float64 as they were
 read, null where missing), categorical columns (unsigned keys, null where missing; lists of keys for multi-valued ones),
-weights.
+weights, carried columns (as in the file).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from recpipe.errors import ConfigError, nearest
+
 LABEL = "label"
+CARRIED = "carried."
+"""Begins the names of columns that are kept as they are."""
 SHOWN = 160
 
 
@@ -78,6 +83,7 @@ class Format(Protocol):
     categorical: tuple[str, ...]
     multi_valued: tuple[str, ...]
     weighted: dict[int, int]  # categorical column (its number) -> its weight column (number in the raw table)
+    carried: tuple[str, ...]  # columns of the file that are kept as they are
     example: bytes  # a line that parses
     header: int  # bytes before the first line of rows
 
@@ -100,6 +106,24 @@ def dense_values(column: pa.Array, fill: float) -> tuple[np.ndarray, np.ndarray]
     """Float64 values of a numeric column, with `fill` where it is null, and where that was."""
     missing = np.asarray(column.is_null())
     return np.asarray(column.fill_null(fill) if missing.any() else column).astype(np.float64), missing
+
+
+def check_carried(carried: Sequence[str], names: Sequence[str], where: str) -> None:
+    """The columns to keep are there.
+
+    Raises:
+        ConfigError: one is not, and the names that come near.
+    """
+    for name in carried:
+        if name not in names:
+            raise ConfigError(f"output_columns names {name}, which {where} lacks; {nearest(name, names)}")
+
+
+def carry(columns: pa.Table, carried: Sequence[str]) -> tuple[list[pa.ChunkedArray], list[str]]:
+    """The columns to keep and their names in a raw table; a column that is read in two ways is there twice."""
+    names = [f"{CARRIED}{name}" for name in carried]
+    there = set(columns.column_names)
+    return [columns[mark if mark in there else name] for mark, name in zip(names, carried, strict=True)], names
 
 
 def shown(line: bytes) -> str:

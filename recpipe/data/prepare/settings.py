@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from recpipe.data.config import SCHEMAS, VOCABULARIES, DataConfig
+from recpipe.data.encoding import Encoding
 from recpipe.data.paths import is_remote
 from recpipe.data.prepare.inputs import Source
 from recpipe.data.prepare.transform import check_transforms
@@ -92,11 +93,12 @@ def effective(config: Any) -> dict[str, Any]:
     return {name: _plain(getattr(config, name)) for name in names if name not in reading and name not in WITHOUT_EFFECT}
 
 
-def digest(config: Any, sources: list[Source]) -> str:
-    """Names what is written: settings and files (path, role, size, version)."""
+def digest(config: Any, sources: list[Source], known: Encoding | None = None) -> str:
+    """Names what is written: settings and files (path, role, size, version), and the encoding that it goes on with."""
     files = [[str(s.path.resolve()), s.role, s.size, s.version] for s in sources]
     settings = {name: value for name, value in effective(config).items() if not name.endswith("path")}
-    return hashlib.sha256(json.dumps([settings, files], sort_keys=True).encode()).hexdigest()[:16]
+    begun = [] if known is None else [known.digest]
+    return hashlib.sha256(json.dumps([settings, files, *begun], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:

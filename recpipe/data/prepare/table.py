@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from recpipe.data.prepare.raw import LABEL, Converted, DenseRange, dense_values, nullable
+from recpipe.data.prepare.raw import LABEL, Converted, DenseRange, carry, check_carried, dense_values, nullable
 from recpipe.data.prepare.strings import rebuild, split_keys, split_values, text_keys, text_numbers
 from recpipe.errors import ConfigError, DataError, nearest
 
@@ -22,15 +23,18 @@ class TableFormat:
         header: bytes of the header line; 0 where there is none.
         where: the file, for messages.
         role: main, valid or test.
+        carried: columns that are kept as they are.
 
     Raises:
         DataError: columns are missing.
     """
 
-    def __init__(self, config: Any, names: list[str], header: int, where: str, role: str) -> None:
+    def __init__(
+        self, config: Any, names: list[str], header: int, where: str, role: str, carried: Sequence[str] = ()
+    ) -> None:
         self.dense, self.categorical = tuple(config.dense), tuple(config.categorical)
         self.multi_valued = tuple(name for name in self.categorical if name in config.multi_valued)
-        self.header = header
+        self.header, self.carried = header, tuple(carried)
         self._config, self._names = config, names
         self._weights = {name: config.weights[name] for name in self.categorical if name in config.weights}
         first = 1 + len(self.dense) + len(self.categorical)
@@ -38,11 +42,17 @@ class TableFormat:
         self.weighted = {number: first + place for place, number in enumerate(numbers)}
         self._labelled = config.label in names
         self._check(where, role)
+        check_carried(self.carried, names, where)
         self.example = self._delimiter.join(b"0" if n == config.label else b"" for n in names) + b"\n"
 
     @property
     def used(self) -> list[str]:
         """Columns that are read."""
+        return list(dict.fromkeys([*self.read_names, *self.carried]))
+
+    @property
+    def read_names(self) -> list[str]:
+        """Columns that training reads."""
         label = [self._config.label] * self._labelled
         return [*label, *self.dense, *self.categorical, *self._weights.values()]
 
@@ -92,6 +102,8 @@ class TableFormat:
         for name, weights in self._weights.items():
             arrays.append(self._weight(_flat(columns, weights), arrays[names.index(name)], reasons, weights))
             names.append(weights)
+        kept, marks = carry(columns, self.carried)
+        arrays, names = [*arrays, *kept], [*names, *marks]
         return Converted(pa.table(arrays, names), ranges, reasons)
 
     def _label(self, columns: pa.Table, reasons: dict[int, str]) -> pa.Array:
