@@ -133,12 +133,16 @@ def _check_types(config: Any, usual: Any, where: AnyPath) -> None:
     """Raises DataError where a setting of a manifest is no value of its kind."""
     for one in fields(config):
         value, default = getattr(config, one.name), getattr(usual, one.name)
-        fits = type(value) is type(default) or (isinstance(value, int | float | NoneType) and isinstance(default, float | NoneType))
-        if not fits and not (hasattr(default, "items") and hasattr(value, "items")) and not _are_lists(value, default):
+        if not (type(value) is type(default) or _is_like(value, default)):
             raise DataError(f"{where}: is damaged: the setting {one.name} is {_short(value)}")
 
 
-def _are_lists(value: Any, default: Any) -> bool:
+def _is_like(value: Any, default: Any) -> bool:
+    """A value of the kind of another one: numbers where a number or nothing may be, lists and mappings of any make."""
+    if isinstance(default, float | NoneType):
+        return isinstance(value, int | float | NoneType) and not isinstance(value, bool)
+    if hasattr(default, "items"):
+        return hasattr(value, "items")
     return isinstance(default, list) and not isinstance(value, str) and hasattr(value, "__iter__")
 
 
