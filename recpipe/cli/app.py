@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from recpipe.cli.arguments import own_folder, split, to_overrides
 from recpipe.cli.conf import find_conf
+from recpipe.cli.effects import given_settings
 from recpipe.cli.explain import check_choices, check_composed, explain, parse
 from recpipe.cli.fit import check_fit
 from recpipe.cli.schemas import complete, primary
@@ -44,7 +45,7 @@ def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
             OmegaConf.resolve(cfg)
             complete(cfg)
             check_composed(cfg, overrides, module, folder)
-            check_fit(cfg, [one.key_or_group for one in overrides], name)
+            check_fit(cfg, given_settings(overrides), name)
             codes.append(module.main(cfg))
         except Exception as error:
             failed.append(error)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
+from recpipe.cli.effects import check_effects, settings_of
 from recpipe.cli.fit import check_run
 from recpipe.train.config import TrainConfig
 
@@ -26,8 +27,10 @@ def main(cfg: Any) -> int:
     if cfg.resume not in ("", "auto"):
         from recpipe.train.resume import saved_settings
 
-        cfg = saved_settings(cfg, HydraConfig.get().overrides.task)
+        words = HydraConfig.get().overrides.task
+        cfg = saved_settings(cfg, words)
         check_run(cfg)
+        check_effects(cfg, settings_of(words), "train")
     said = finished_run(cfg)
     if said:
         if worker_environment().rank == 0:
