@@ -58,6 +58,7 @@ _RULES = (
     Idle("data.multi_hot_features", lambda cfg: cfg.data.mean_ids == 1, "data.mean_ids=1 makes every feature one-hot"),
     Idle("data.hash_size", lambda cfg: cfg.data.vocabulary != "hash", "only data.vocabulary=hash reads it"),
     Idle("data.frequency_threshold", _hashed, "data.vocabulary=hash counts nothing"),
+    Idle("data.frequency_thresholds", _hashed, "data.vocabulary=hash counts nothing"),
     Idle("data.max_ids", _hashed, "data.vocabulary=hash has data.hash_size instead"),
     Idle("data.split_seed", _not_drawn_after, "no held-out row is drawn at random"),
     Idle("data.cache_dir", lambda cfg: bool(value_of(cfg, "data.out")), "data.out says where prepared rows lie"),
@@ -66,7 +67,10 @@ _RULES = (
         lambda cfg: cfg.data.name == "prepared" and "://" not in str(cfg.data.path),
         "a local directory is read where it is",
     ),
-    *(Idle(f"data.{name}", _no_dense, "there are no dense columns") for name in ("dense_transform", "dense_missing")),
+    *(
+        Idle(f"data.{name}", _no_dense, "there are no dense columns")
+        for name in ("dense_transform", "transforms", "dense_missing")
+    ),
     *(Idle(f"data.{name}", _parquet, _TEXT_ONLY) for name in ("delimiter", "header", "columns")),
     Idle(
         "data.separator", lambda cfg: not cfg.data.multi_valued, "data.multi_valued=[]: no column holds several values"
