@@ -30,6 +30,7 @@ ALWAYS = frozenset(
         "npy_dir",
         "out",
         "output",
+        "output_columns",
         "parts",
         "path",
         "plan",
