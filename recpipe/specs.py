@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+POOLINGS = ("sum", "mean")
+
 
 @dataclass(frozen=True)
 class Feature:
@@ -17,12 +19,17 @@ class Feature:
         num_ids: ids lie in ``[0, num_ids)``.
         mean_ids: mean number of ids in a row (the pooling factor); 1.0 for one-hot columns.
         weighted: each id carries a float weight.
+        zero_rows: ids that no training row has and other rows may have (a missing value, an unseen one): their rows start at
+            zero and stay there until something trains them.
+        pooling: ``sum`` or ``mean``, how the rows of one bag become one vector.
     """
 
     name: str
     num_ids: int
     mean_ids: float = 1.0
     weighted: bool = False
+    zero_rows: tuple[int, ...] = ()
+    pooling: str = "sum"
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class TableSpec:
         num_rows: rows of the table.
         dim: floats in a row.
         pooling: ``sum`` or ``mean``, how the rows of one bag become one vector.
+        zero_rows: rows that start at zero.
     """
 
     name: str
@@ -54,6 +62,7 @@ class TableSpec:
     num_rows: int
     dim: int
     pooling: str = "sum"
+    zero_rows: tuple[int, ...] = ()
 
     @property
     def num_elements(self) -> int:

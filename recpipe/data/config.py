@@ -30,6 +30,7 @@ class DataConfig:
         multi_hot_sizes: ids a row of each feature, made from its one-hot id when rows are read (MLPerf); empty: as stored.
         multi_hot_distribution: of the ids beside the first: uniform or pareto.
         multi_hot_seed: chooses them.
+        pooling: sum or mean of the vectors of a row's ids, of single features, as `{tags: mean}`; sum where nothing is said.
     """
 
     name: str = ""
@@ -41,6 +42,7 @@ class DataConfig:
     multi_hot_sizes: list[int] = field(default_factory=list)
     multi_hot_distribution: str = "uniform"
     multi_hot_seed: int = 0
+    pooling: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -158,6 +160,7 @@ class TableData(PrepareConfig):
     """
 
     name: str = "table"
+    frequency_threshold: int = 2
     dense_transform: str = "auto"
     format: str = ""
     delimiter: str = ","

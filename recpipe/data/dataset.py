@@ -13,6 +13,7 @@ from recpipe.data.check import Policy, check_batch
 from recpipe.data.config import DataConfig
 from recpipe.data.encoding import Encoding
 from recpipe.data.order import Order
+from recpipe.data.pooling import with_pooling
 from recpipe.data.rows import Store
 from recpipe.errors import ConfigError, nearest
 from recpipe.specs import Schema
@@ -49,7 +50,7 @@ class Dataset:
         unseen: Mapping[str, Mapping[str, float]] | None = None,
         encoding: Encoding | None = None,
     ) -> None:
-        self.schema = schema
+        self.schema = with_pooling(schema, config)
         self.source = source
         self.encoding = encoding
         self.teacher = dict(teacher) if teacher else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from recpipe.data.unseen import expected_unseen
+
 WIDEST = 24
 
 
@@ -60,7 +62,8 @@ def _transform(column: dict[str, Any], default: str) -> str:
 
 def _features(manifest: dict[str, Any]) -> list[str]:
     """Size of each table, and how often ids are missing or rare in training and held-out rows."""
-    head = f"{'categorical':<{WIDEST}} {'ids':>12} {'a row':>7} {'missing':>8} {'rare':>8} {'rare held out':>14}"
+    shares = f"{'missing':>8} {'rare':>8} {'expected':>9} {'rare held out':>14}"
+    head = f"{'categorical':<{WIDEST}} {'ids':>12} {'a row':>7} {shares}  vector of unseen values"
     rows = manifest["rows"]
     held_out = [split for split in rows if split != "train"]
     lines = [head]
@@ -70,7 +73,15 @@ def _features(manifest: dict[str, Any]) -> list[str]:
         rare = feature["rare"]["train"] / max(1, ids["train"])
         unseen = sum(feature["rare"][s] for s in held_out) / max(1, sum(ids[s] for s in held_out))
         mean = sum(ids.values()) / max(1, sum(rows.values()))
-        lines.append(
-            f"{feature['name']:<{WIDEST}} {feature['num_ids']:>12,} {mean:>7.2f} {missing:>8.2%} {rare:>8.2%} {unseen:>14.2%}"
-        )
+        expected = f"{expected_unseen(feature['counts']):.2%}" if "counts" in feature else "-"
+        shares = f"{missing:>8.2%} {rare:>8.2%} {expected:>9} {unseen:>14.2%}"
+        size = f"{feature['name']:<{WIDEST}} {feature['num_ids']:>12,} {mean:>7.2f}"
+        lines.append(f"{size} {shares}  {_unseen_vector(feature)}")
     return lines
+
+
+def _unseen_vector(feature: dict[str, Any]) -> str:
+    """Whether training rows train the vector of unseen values."""
+    if "counts" not in feature:
+        return "-"
+    return "trained" if feature["rare"]["train"] else "zero"

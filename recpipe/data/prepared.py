@@ -18,6 +18,7 @@ from recpipe.data.paths import AnyPath, copy_file, to_path
 from recpipe.data.prepare.inputs import MANIFEST
 from recpipe.data.prepare.manifest import FORMAT
 from recpipe.data.prepare.npy import HEADER
+from recpipe.data.prepare.vocabulary import MISSING, RARE
 from recpipe.data.rows import MemoryStore, Rows, Store
 from recpipe.data.statistics import feature_statistics
 from recpipe.data.unseen import unseen_by_split
@@ -131,10 +132,18 @@ def schema_of(manifest: Mapping[str, Any]) -> Schema:
     """Columns as a model sees them."""
     rows = max(1, sum(manifest["rows"].values()))
     features = [
-        Feature(entry["name"], entry["num_ids"], sum(entry["ids"].values()) / rows, entry["weighted"])
+        Feature(
+            entry["name"], entry["num_ids"], sum(entry["ids"].values()) / rows, entry["weighted"], _untrained(entry)
+        )
         for entry in manifest["features"]
     ]
     return Schema(len(manifest["dense"]), tuple(features))
+
+
+def _untrained(entry: dict[str, Any]) -> tuple[int, ...]:
+    """Of the ids of missing and of unseen values, those that no training row has; an id that training rows have is trained."""
+    kinds = ((MISSING, "missing"), (RARE, "rare"))
+    return tuple(id for id, kind in kinds if id < entry["num_ids"] and not entry[kind]["train"])
 
 
 def prepared_dataset(directory: str | Path, config: DataConfig, seed: int) -> Dataset:

@@ -81,7 +81,9 @@ def _check_common(cfg: ModelConfig, schema: Schema) -> None:
 
 def _tables(cfg: ModelConfig, schema: Schema) -> tuple[TableSpec, ...]:
     dim = first_order_row_dim(cfg.embedding_dim) if cfg.name in FIRST_ORDER else cfg.embedding_dim
-    return tuple(TableSpec("t_" + f.name, f.name, f.num_ids, dim) for f in schema.features)
+    return tuple(
+        TableSpec("t_" + f.name, f.name, f.num_ids, dim, f.pooling, tuple(f.zero_rows)) for f in schema.features
+    )
 
 
 def _row_init(cfg: ModelConfig) -> RowInit:

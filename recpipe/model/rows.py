@@ -51,6 +51,9 @@ def init_rows(
         start, stop = max(first, row_start), min(first + CHUNK_ROWS, row_stop)
         values_CD = _chunk(table, chunk, seed, rule)
         rows_ND[start - row_start : stop - row_start] = values_CD[start - first : stop - first]
+    for row in table.zero_rows:
+        if row_start <= row < row_stop:
+            rows_ND[row - row_start] = 0.0
     return rows_ND
 
 

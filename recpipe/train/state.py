@@ -13,7 +13,7 @@ from recpipe.comm import Groups
 from recpipe.embedding.state import Entry, Piece
 from recpipe.errors import CheckpointError
 from recpipe.model import Model
-from recpipe.specs import Feature, Schema
+from recpipe.specs import POOLINGS, Feature, Schema
 from recpipe.train.checkpoint_manifest import read_value
 from recpipe.train.trainer import Scorer, Trainer
 from recpipe.untrusted import Value, typed
@@ -21,6 +21,7 @@ from recpipe.untrusted import Value, typed
 WINDOW, LOSS, RANDOM = "run.metric_window", "run.loss_since_log", "run.random_state"
 OPTIMIZER = "dense_optimizer."
 _MOST_COLUMNS = 1 << 20
+_MOST_ZERO_ROWS = 16
 
 
 def weights(trainer: Scorer) -> dict[str, torch.Tensor | Entry]:
@@ -88,8 +89,11 @@ def schema_from(saved: Value) -> Schema:
 
 def _feature(saved: Value) -> Feature:
     kinds = {"name": "text", "num_ids": "integer", "mean_ids": "number", "weighted": "flag"}
-    known = saved.fields(("name", "num_ids"), kinds)
-    return Feature(**typed(known, kinds))
+    known = saved.fields(("name", "num_ids"), (*kinds, "pooling", "zero_rows"))
+    pooling = known["pooling"].text(choices=POOLINGS) if "pooling" in known else "sum"
+    zero = known["zero_rows"].items(most=_MOST_ZERO_ROWS) if "zero_rows" in known else []
+    rest = {name: value for name, value in known.items() if name in kinds}
+    return Feature(**typed(rest, kinds), zero_rows=tuple(one.integer() for one in zero), pooling=pooling)
 
 
 def check_schema(saved: Schema, schema: Schema, may_grow: bool = False) -> None:

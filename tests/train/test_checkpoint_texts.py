@@ -162,7 +162,7 @@ def test_progress_of_other_types_is_damaged(changed: dict[str, Any], reason: str
 
 def test_a_schema_of_other_types_is_damaged() -> None:
     """case 126"""
-    schema = Schema(2, (Feature("a", 3, 1.5, True), Feature("b", 4)))
+    schema = Schema(2, (Feature("a", 3, 1.5, True), Feature("b", 4, 2.5, False, (0, 1), "mean")))
     assert schema_from(SOURCE.parsed(schema_json(schema))) == schema
     one = {"name": "a", "num_ids": 3}
     for saved, reason in (

@@ -9,7 +9,16 @@ import pyarrow as pa
 from pyarrow import csv
 
 from recpipe.data.prepare.hexkeys import hex_keys
-from recpipe.data.prepare.raw import LABEL, Converted, DenseRange, carry, check_carried, dense_values, nullable
+from recpipe.data.prepare.raw import (
+    LABEL,
+    Converted,
+    DenseRange,
+    carry,
+    check_carried,
+    dense_values,
+    nullable,
+    sample_of,
+)
 
 NUM_DENSE, NUM_CATEGORICAL = 13, 26
 FIELDS = 1 + NUM_DENSE + NUM_CATEGORICAL
@@ -68,7 +77,8 @@ class CriteoFormat:
             arrays.append(nullable(keys, missing))
         kept, marks = carry(columns, self.carried)
         table = pa.table([*arrays, *buckets, *kept], [LABEL, *self.dense, *self.categorical, *marks])
-        return Converted(table, ranges, reasons)
+        samples = [sample_of(_flat(columns, name)) for name in CATEGORICAL] + [[] for _ in buckets]
+        return Converted(table, ranges, reasons, samples)
 
     def _label(self, columns: pa.Table, reasons: dict[int, str]) -> pa.Array:
         """Float32 labels, null where the file has none."""
@@ -78,6 +88,10 @@ class CriteoFormat:
         for row in np.flatnonzero(missing | ((values != 0) & (values != 1))):
             reasons[int(row)] = "label is neither 0 nor 1"
         return pa.array(values.astype(np.float32))
+
+    def keys(self, texts: list[str]) -> np.ndarray:
+        """Keys of hex values."""
+        return hex_keys(pa.array([text.encode() for text in texts], pa.binary()))[0]
 
     def explain(self, line: bytes) -> str:
         """Why this line does not parse."""

@@ -31,7 +31,9 @@ def dense_remarks(name: str, scale: DenseScale, spread: ColumnSpread) -> Iterato
         yield f"dense column {name} is {train.low:,g} in every training row: it says nothing"
     share = merged_share(scale, train)
     if share > HARDLY:
-        advice = "" if scale.transform == "standardize" else f"; data.transforms={{{name}: standardize}} keeps them apart"
+        advice = (
+            "" if scale.transform == "standardize" else f"; data.transforms={{{name}: standardize}} keeps them apart"
+        )
         yield (
             f"dense column {name}: the transform {scale.transform} maps {share:.0%} of its differing training values "
             f"to nearly one value (they lie in {train.low:,g} to {train.high:,g}){advice}"

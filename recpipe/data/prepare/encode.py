@@ -29,6 +29,7 @@ class ShardRecord:
         split, index: which one.
         rows: its rows.
         ids, missing, rare: by feature, how many ids there are, how many are 0 and how many are 1.
+        longest: by feature, the most ids of a row; empty where every row has one.
         files: kind -> name, bytes, sha256.
     """
 
@@ -38,6 +39,7 @@ class ShardRecord:
     ids: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     rare: list[int] = field(default_factory=list)
+    longest: list[int] = field(default_factory=list)
     files: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
@@ -92,13 +94,15 @@ class ShardWriter:
         stop = min(start + self.rows_per_shard, self.layout.num_rows(split))
         record = ShardRecord(SPLITS[split], index, stop - start)
         counts = np.zeros((3, len(self.encoders)), dtype=np.int64)
+        longest = np.zeros(len(self.encoders), dtype=np.int64)
         paths = {kind: self.directory / f"{SPLITS[split]}-{index:05d}.{kind}.npy" for kind in self._kinds()}
         with ExitStack() as stack:
             writers = {kind: stack.enter_context(self._writer(kind, path)) for kind, path in paths.items()}
             for table in self._tables(split, start, stop):
-                self._append(table, writers, counts)
+                self._append(table, writers, counts, longest)
                 self.meter.add(table.num_rows, table.num_rows)
         record.ids, record.missing, record.rare = counts.tolist()
+        record.longest = longest.tolist() if self.jagged else []
         record.files = {
             kind: {"name": path.name, "bytes": path.stat().st_size, "sha256": digest_of(path)}
             for kind, path in paths.items()
@@ -126,7 +130,7 @@ class ShardWriter:
             chosen = np.flatnonzero(self.layout.splits(number) == split)[first:last]
             yield table if len(chosen) == table.num_rows else table.take(pa.array(chosen))
 
-    def _append(self, table: pa.Table, writers: dict[str, NpyWriter], counts: np.ndarray) -> None:
+    def _append(self, table: pa.Table, writers: dict[str, NpyWriter], counts: np.ndarray, longest: np.ndarray) -> None:
         """Encode some rows and add them to the files."""
         rows = table.num_rows
         writers["labels"].append(np.asarray(one_array(table.column(0)).fill_null(float("nan"))))
@@ -135,7 +139,8 @@ class ShardWriter:
             dense[:, column] = scale.finish(table.column(1 + column))
         writers["dense"].append(dense)
         if self.jagged:
-            self._append_jagged(table, writers, counts)
+            lengths = self._append_jagged(table, writers, counts)
+            np.maximum(longest, lengths.max(axis=0, initial=0), out=longest)
         else:
             self._append_ids(table, writers, counts)
 
@@ -157,8 +162,8 @@ class ShardWriter:
         counts[:, number] += [len(ids), int(missing.sum()), int((ids == RARE).sum())]
         return ids
 
-    def _append_jagged(self, table: pa.Table, writers: dict[str, NpyWriter], counts: np.ndarray) -> None:
-        """Ids of columns of which some are lists, flat, row by row."""
+    def _append_jagged(self, table: pa.Table, writers: dict[str, NpyWriter], counts: np.ndarray) -> np.ndarray:
+        """Ids of columns of which some are lists, flat, row by row; returns how many there are, rows x features."""
         lengths = np.ones((table.num_rows, len(self.encoders)), dtype=np.int32)
         flat, weights = [], []
         for number in range(len(self.encoders)):
@@ -174,6 +179,7 @@ class ShardWriter:
         writers["lengths"].append(lengths)
         if self.weighted:
             writers["weights"].append(np.concatenate(weights)[order])
+        return lengths
 
     def _weights(self, table: pa.Table, number: int, count: int) -> np.ndarray:
         """Weights of a column's ids; 1 where the column has none."""

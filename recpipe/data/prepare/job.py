@@ -28,7 +28,7 @@ from recpipe.data.prepare.pool import run_all
 from recpipe.data.prepare.quarantine import write_quarantine
 from recpipe.data.prepare.ranking import FeatureCounts
 from recpipe.data.prepare.raw import Format
-from recpipe.data.prepare.remarks import remarks
+from recpipe.data.prepare.remarks import Prepared
 from recpipe.data.prepare.scale import scale_of
 from recpipe.data.prepare.settings import check_settings, chunk_size, digest, memory_limit, num_threads
 from recpipe.data.prepare.spread import ColumnSpread
@@ -136,7 +136,7 @@ def _run(
     with Meter("write", sum(unit.rows for unit in parsed.units), report) as meter:
         writer = _writer(config, layout, formats[0], partial, counts, spreads, meter, known)
         records = run_all(lambda shard: writer.write(*shard), writer.shards(), threads)
-    said = remarks(formats[0], writer, spreads, counts, records)
+    said = Prepared(config, layout, formats[0], writer, spreads, counts, records).remarks()
     write_manifest(
         config, name, partial, layout, formats[0], parsed.checksums, counts, spreads, writer, records, bad, said, known
     )

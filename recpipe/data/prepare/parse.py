@@ -32,7 +32,7 @@ def _parse_rows(columns: pa.Table, fmt: Format) -> Raw:
     if converted.reasons:
         bad = [BadLine(row, reason, "") for row, reason in sorted(converted.reasons.items())]
         converted = fmt.convert(_without(columns, converted))
-    return Raw(converted.table, converted.ranges, bad, columns.num_rows)
+    return Raw(converted.table, converted.ranges, bad, columns.num_rows, converted.samples)
 
 
 def _without(columns: pa.Table, converted: Converted) -> pa.Table:
@@ -64,7 +64,8 @@ def parse_lines(data: bytes, fmt: Format) -> Raw:
         text = data.split(b"\n")
         bad += [BadLine(int(numbers[r]), why, shown(text[numbers[r]])) for r, why in converted.reasons.items()]
         converted = fmt.convert(_without(columns, converted))
-    return Raw(converted.table, converted.ranges, sorted(bad, key=lambda entry: entry.line), lines)
+    bad.sort(key=lambda entry: entry.line)
+    return Raw(converted.table, converted.ranges, bad, lines, converted.samples)
 
 
 def _parse(

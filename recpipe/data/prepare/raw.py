@@ -20,6 +20,7 @@ LABEL = "label"
 CARRIED = "carried."
 """Begins the names of columns that are kept as they are."""
 SHOWN = 160
+SAMPLED = 32
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,13 @@ class DenseRange:
 
 @dataclass(frozen=True)
 class Raw:
-    """The rows of one chunk, the ranges of their dense values, the lines that are not among them, the lines it had."""
+    """The rows of one chunk, the ranges of their dense values, the lines that are not among them, the lines it had, samples."""
 
     table: pa.Table
     ranges: list[DenseRange]
     bad: list[BadLine] = field(default_factory=list)
     lines: int = 0
+    samples: list[list[str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,13 @@ class Converted:
         table: the raw table of all rows; only of use when there are no reasons.
         ranges: of the dense columns.
         reasons: why a row is not usable, by row.
+        samples: of each categorical column, the texts of the first rows; empty where it holds no text.
     """
 
     table: pa.Table
     ranges: list[DenseRange]
     reasons: dict[int, str]
+    samples: list[list[str]] = field(default_factory=list)
 
 
 class Format(Protocol):
@@ -95,6 +99,9 @@ class Format(Protocol):
 
     def explain(self, line: bytes) -> str:
         """Why this line does not parse."""
+
+    def keys(self, texts: list[str]) -> np.ndarray:
+        """Keys of values of a categorical column."""
 
 
 def nullable(values: np.ndarray, missing: np.ndarray) -> pa.Array:
@@ -124,6 +131,13 @@ def carry(columns: pa.Table, carried: Sequence[str]) -> tuple[list[pa.ChunkedArr
     names = [f"{CARRIED}{name}" for name in carried]
     there = set(columns.column_names)
     return [columns[mark if mark in there else name] for mark, name in zip(names, carried, strict=True)], names
+
+
+def sample_of(column: pa.Array) -> list[str]:
+    """The texts of the first rows; empty for a column of lists."""
+    if not pa.types.is_binary(column.type):
+        return []
+    return [shown(value or b"") for value in column.slice(0, SAMPLED).to_pylist()]
 
 
 def shown(line: bytes) -> str:

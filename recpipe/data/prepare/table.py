@@ -9,7 +9,16 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from recpipe.data.prepare.raw import LABEL, Converted, DenseRange, carry, check_carried, dense_values, nullable
+from recpipe.data.prepare.raw import (
+    LABEL,
+    Converted,
+    DenseRange,
+    carry,
+    check_carried,
+    dense_values,
+    nullable,
+    sample_of,
+)
 from recpipe.data.prepare.strings import rebuild, split_keys, split_values, text_keys, text_numbers
 from recpipe.errors import ConfigError, DataError, nearest
 
@@ -104,7 +113,8 @@ class TableFormat:
             names.append(weights)
         kept, marks = carry(columns, self.carried)
         arrays, names = [*arrays, *kept], [*names, *marks]
-        return Converted(pa.table(arrays, names), ranges, reasons)
+        samples = [sample_of(_flat(columns, name)) for name in self.categorical]
+        return Converted(pa.table(arrays, names), ranges, reasons, samples)
 
     def _label(self, columns: pa.Table, reasons: dict[int, str]) -> pa.Array:
         """Float32 labels, null where the file has none."""
@@ -126,6 +136,10 @@ class TableFormat:
         broken[row[~np.isfinite(values)]] = True
         _note(reasons, broken, f"{name} has a weight that is not a finite number")
         return rebuild(lists, pa.array(values))
+
+    def keys(self, texts: list[str]) -> np.ndarray:
+        """Keys of texts."""
+        return np.asarray(text_keys(pa.array([text.encode() for text in texts], pa.binary())).fill_null(0))
 
     def explain(self, line: bytes) -> str:
         """Why this line does not parse."""

@@ -25,6 +25,7 @@ class Unit:
         lines: lines of the chunk, bad ones included.
         ranges: of its raw dense values.
         bad: the bad lines.
+        samples: of each categorical column, the texts of the first rows.
     """
 
     path: Path
@@ -33,6 +34,7 @@ class Unit:
     lines: int
     ranges: tuple[DenseRange, ...]
     bad: tuple[BadLine, ...]
+    samples: tuple[list[str], ...] = ()
 
     def table(self, columns: list[int] | None = None) -> pa.Table:
         """Its raw table, or some columns of it; mapped, not read."""
@@ -49,7 +51,7 @@ def unit_path(directory: Path, reader: int, index: int) -> Path:
 def write_unit(path: Path, raw: Raw) -> None:
     """Write the raw rows; the name appears when all bytes are there."""
     ranges, bad = [asdict(one) for one in raw.ranges], [asdict(one) for one in raw.bad]
-    meta = json.dumps({"lines": raw.lines, "ranges": ranges, "bad": bad})
+    meta = json.dumps({"lines": raw.lines, "ranges": ranges, "bad": bad, "samples": raw.samples})
     table = raw.table.replace_schema_metadata({META: meta.encode()})
     partial = path.with_suffix(".partial")
     with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
@@ -64,4 +66,4 @@ def read_unit(path: Path, source: int) -> Unit:
         meta = json.loads(reader.schema.metadata[META])
         rows = sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
     ranges, bad = (DenseRange(**one) for one in meta["ranges"]), (BadLine(**one) for one in meta["bad"])
-    return Unit(path, source, rows, meta["lines"], tuple(ranges), tuple(bad))
+    return Unit(path, source, rows, meta["lines"], tuple(ranges), tuple(bad), tuple(meta["samples"]))
