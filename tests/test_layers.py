@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "recpipe"
 LAYERS = (
-    ("schedule", "specs", "bounds", "errors", "untrusted"),
+    ("schedule", "specs", "bounds", "errors", "untrusted", "records"),
     ("model", "batch"),
     ("embedding", "comm", "data"),
     ("runtime", "planner"),

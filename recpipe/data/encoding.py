@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from recpipe.data.arrays import map_array
 from recpipe.data.config import SCHEMAS, DataConfig
 from recpipe.data.paths import AnyPath, copy_file, to_path
 from recpipe.data.prepare.inputs import MANIFEST
@@ -109,10 +110,10 @@ class Encoding:
     def vocabulary(self, feature: int) -> tuple[np.ndarray, np.ndarray]:
         """Sorted keys of a feature and the id of each, mapped."""
         keys, ids = (self.place / f"{feature:03d}.{kind}.npy" for kind in ("keys", "ids"))
-        try:
-            return np.load(keys, mmap_mode="r"), np.load(ids, mmap_mode="r")
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.directory}: the vocabulary of feature {feature} cannot be read: {error}") from error
+        found = map_array(keys, "iu", (None,)), map_array(ids, "iu", (None,))
+        if len(found[0]) != len(found[1]):
+            raise DataError(f"{keys}: has {len(found[0]):,} keys, beside {len(found[1]):,} ids; prepare the data again")
+        return found
 
     def config(self, reading: Any) -> Any:
         """The settings record that raw rows are read with.

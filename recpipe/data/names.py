@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from recpipe.untrusted import Source
 
 NUM_CRITEO_INTEGERS, NUM_CRITEO_FEATURES = 13, 26
 
@@ -23,8 +24,7 @@ def feature_names(config: Any) -> tuple[str, ...] | None:
     if config.name == "table":
         return tuple(config.categorical)
     manifest = Path(config.path) / "manifest.json"
-    return (
-        tuple(feature["name"] for feature in json.loads(manifest.read_text())["features"])
-        if manifest.is_file()
-        else None
-    )
+    if not manifest.is_file():
+        return None
+    features = Source(manifest, large=True, non_finite=True).json()["features"]
+    return tuple(feature["name"].text() for feature in features.items())

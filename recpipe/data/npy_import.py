@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from recpipe.data.arrays import map_array
 from recpipe.data.npy_export import STEP, copy_rows
 from recpipe.data.npz import map_npz
 from recpipe.data.paths import writing
@@ -19,8 +20,8 @@ from recpipe.data.prepare.inputs import MANIFEST
 from recpipe.data.prepare.manifest import FORMAT
 from recpipe.data.prepare.npy import NpyWriter, digest_of
 from recpipe.data.prepare.vocabulary import MISSING, RARE
-from recpipe.data.prepared import map_array
 from recpipe.errors import DataError
+from recpipe.untrusted import Source
 
 ROWS_PER_SHARD = 1 << 20
 SPARSE = ("sparse_multi_hot.npz", "sparse_contig_freq.npy", "sparse.npy")
@@ -105,7 +106,11 @@ def _days(source: Path) -> list[tuple[int, str, tuple[float, float]]]:
         wanted = "day_N_dense.npy, day_N_labels.npy and day_N_sparse.npy or day_N_sparse_multi_hot.npz"
         raise DataError(f"{source} has no day_N_labels.npy; expected {wanted}")
     if (source / "days.json").is_file():
-        known = {entry["day"]: entry["split"] for entry in json.loads((source / "days.json").read_text())["days"]}
+        entries = Source(source / "days.json").json()["days"]
+        known = {entry["day"].integer(): entry["split"].text(SPLITS) for entry in entries.items()}
+        missing = [day for day in days if day not in known]
+        if missing:
+            raise entries.wrong(f"have no day {missing[0]}")
         return [(day, known[day], (0.0, 1.0)) for day in days]
     if len(days) == 1:
         return [(days[0], "train", (0.0, 1.0))]
@@ -115,7 +120,7 @@ def _days(source: Path) -> list[tuple[int, str, tuple[float, float]]]:
 
 def _open_day(source: Path, number: int) -> Day:
     """The mapped arrays of a day."""
-    dense = map_array(source / f"day_{number}_dense.npy")
+    dense = map_array(source / f"day_{number}_dense.npy", shape=(None, None))
     labels = map_array(source / f"day_{number}_labels.npy").reshape(-1)
     ids, sizes = _open_ids(source, number)
     rows = {"dense": len(dense), "labels": len(labels), **{f"ids {n}": len(one) for n, one in enumerate(ids)}}
@@ -131,7 +136,7 @@ def _open_ids(source: Path, number: int) -> tuple[list[np.ndarray], np.ndarray |
         known = " or ".join(f"day_{number}_{name}" for name in SPARSE)
         raise DataError(f"{source} has no {known}")
     if found[0].suffix == ".npy":
-        return [map_array(found[0])], None
+        return [map_array(found[0], "iu", (None, None))], None
     if len(found) > 1:
         raise DataError(f"{source} has one-hot and multi-hot ids of day {number}; move one of them away")
     arrays = map_npz(found[0])
@@ -181,7 +186,7 @@ def _manifest(source: Path, records: list[dict[str, Any]], largest: np.ndarray) 
     """A manifest that says where the ids came from and nothing that is not known."""
     rows = {split: sum(r["rows"] for r in records if r["split"] == split) for split in SPLITS}
     jagged = "lengths" in records[0]["files"]
-    columns = int(np.load(next(source.glob("day_*_dense.npy")), mmap_mode="r").shape[1])
+    columns = map_array(next(source.glob("day_*_dense.npy")), shape=(None, None)).shape[1]
     return {
         "format": FORMAT,
         "digest": f"import-{source.name}",
@@ -204,14 +209,24 @@ def _manifest(source: Path, records: list[dict[str, Any]], largest: np.ndarray) 
 
 def _features(source: Path, records: list[dict[str, Any]], largest: np.ndarray, jagged: bool) -> list[dict[str, Any]]:
     """Name, size and counts of each feature; `days.json` knows the first two, else the size follows from the ids."""
-    known = json.loads((source / "days.json").read_text()) if (source / "days.json").is_file() else {}
+    known = _known_features(source, len(largest))
     return [
         {
-            "name": known["features"][n] if known else f"cat_{n}",
-            "num_ids": known["num_ids"][n] if known else int(top) + 1,
+            "name": known[n][0] if known else f"cat_{n}",
+            "num_ids": known[n][1] if known else int(top) + 1,
             "multi_valued": jagged,
             "weighted": False,
             **{kind: {s: sum(r[kind][n] for r in records if r["split"] == s) for s in SPLITS} for kind in COUNTED},
         }
         for n, top in enumerate(largest)
     ]
+
+
+def _known_features(source: Path, count: int) -> list[tuple[str, int]]:
+    """Name and size of each feature, where `days.json` is there."""
+    path = source / "days.json"
+    if not path.is_file():
+        return []
+    known = Source(path).json()
+    names, sizes = known["features"].items(count), known["num_ids"].items(count)
+    return [(name.text(), size.integer(1)) for name, size in zip(names, sizes, strict=True)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import struct
 import zipfile
 from collections.abc import Iterable
@@ -9,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from recpipe.data.arrays import UNREADABLE, read_header
 from recpipe.errors import DataError
+from recpipe.untrusted import open_regular, shown
 
 LOCAL_HEADER = struct.Struct("<26xHH")
 
@@ -41,23 +45,22 @@ def map_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(path) as archive:
             return {member.filename.removesuffix(".npy"): _map_member(path, member) for member in archive.infolist()}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+    except (*UNREADABLE, zipfile.BadZipFile, NotImplementedError) as error:
+        raise DataError(f"{path} cannot be read: {shown(error)}") from error
 
 
 def _map_member(path: Path, member: zipfile.ZipInfo) -> np.ndarray:
     """One array, mapped from where its bytes lie in the file."""
     if member.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{member.filename} is compressed and cannot be mapped; write the file with numpy.savez")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(member.header_offset)
-        name_bytes, extra_bytes = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
+        local = file.read(LOCAL_HEADER.size)
+        if len(local) < LOCAL_HEADER.size:
+            raise ValueError(f"{shown(member.filename)} is cut short")
+        name_bytes, extra_bytes = LOCAL_HEADER.unpack(local)
         file.seek(name_bytes + extra_bytes, 1)
-        version = np.lib.format.read_magic(file)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran_order, dtype = read_header(file)
-        if fortran_order or dtype.hasobject:
-            raise ValueError(f"{member.filename} is not a plain array in row order")
-        if 0 in shape:
-            return np.zeros(shape, dtype)
-        return np.memmap(path, dtype, "r", file.tell(), shape)
+        start, shape, dtype = read_header(file)
+        if start + math.prod(shape) * dtype.itemsize > os.fstat(file.fileno()).st_size:
+            raise ValueError(f"{shown(member.filename)} is cut short")
+        return np.memmap(path, dtype, "r", start, shape) if 0 not in shape else np.zeros(shape, dtype)

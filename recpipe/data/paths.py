@@ -13,6 +13,7 @@ from typing import TypeAlias
 from upath import UPath
 
 from recpipe.errors import ConfigError, DataError
+from recpipe.untrusted import MAX_INTEGER
 
 AnyPath: TypeAlias = Path | UPath
 PIECE = 8 << 20
@@ -58,13 +59,14 @@ def version_of(path: AnyPath) -> str:
     return str(path.stat().st_mtime_ns) if isinstance(path, Path) else str(path.fs.ukey(path.path))
 
 
-def copy_file(source: AnyPath, target: Path, sha256: str) -> None:
+def copy_file(source: AnyPath, target: Path, sha256: str, size: int = MAX_INTEGER) -> None:
     """Copy a file unless the copy is there; processes that want the same one wait for the first.
 
     Args:
         source: the remote file.
         target: the local one; appears under its name when it is whole.
         sha256: what the bytes must have.
+        size: their number; no more than one beyond it is read.
 
     Raises:
         DataError: the file cannot be read or written, or has another checksum.
@@ -74,16 +76,17 @@ def copy_file(source: AnyPath, target: Path, sha256: str) -> None:
         with target.with_name(target.name + ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not target.exists():
-                _copy(source, target, sha256)
+                _copy(source, target, sha256, size)
     except OSError as error:
         raise DataError(f"{source} cannot be copied to {target}: {error.strerror or error}") from error
 
 
-def _copy(source: AnyPath, target: Path, sha256: str) -> None:
+def _copy(source: AnyPath, target: Path, sha256: str, size: int) -> None:
     """Copy a piece at a time and check the sum."""
-    partial, digest = target.with_name(target.name + ".partial"), hashlib.sha256()
+    partial, digest, left = target.with_name(target.name + ".partial"), hashlib.sha256(), size + 1
     with source.open("rb") as reading, partial.open("wb") as writing:
-        while piece := reading.read(PIECE):
+        while left > 0 and (piece := reading.read(min(PIECE, left))):
+            left -= len(piece)
             digest.update(piece)
             writing.write(piece)
     if digest.hexdigest() != sha256:

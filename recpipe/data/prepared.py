@@ -10,20 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from recpipe.data.arrays import map_array as map_array
 from recpipe.data.config import DataConfig
 from recpipe.data.dataset import SPLITS, Dataset
 from recpipe.data.encoding import Encoding
 from recpipe.data.multi_hot import with_multi_hot
 from recpipe.data.paths import AnyPath, copy_file, to_path
 from recpipe.data.prepare.inputs import MANIFEST
-from recpipe.data.prepare.manifest import FORMAT
-from recpipe.data.prepare.npy import HEADER
 from recpipe.data.prepare.vocabulary import MISSING, RARE
+from recpipe.data.prepared_manifest import read_manifest as read_manifest
 from recpipe.data.rows import MemoryStore, Rows, Store
 from recpipe.data.statistics import feature_statistics
 from recpipe.data.unseen import unseen_by_split
 from recpipe.errors import ConfigError, DataError
 from recpipe.specs import Feature, Schema
+from recpipe.untrusted import Source, member
 
 
 class ShardStore:
@@ -65,28 +66,41 @@ class ShardStore:
         if number not in self._open:
             files = self._records[number]["files"]
             arrays = {kind: map_array(self._local(file)) for kind, file in files.items()}
-            self._open[number] = MemoryStore.of(Rows(**arrays))
+            self._open[number] = checked_store(Rows(**arrays), self._records[number], str(self._directory))
         return self._open[number]
 
     def _local(self, file: dict[str, Any]) -> Path:
         """Where a file of the directory can be mapped."""
         if isinstance(self._directory, Path) or self._copies is None:
-            return Path(self._directory / file["name"])
-        copy_file(self._directory / file["name"], self._copies / file["name"], file["sha256"])
+            folder = Path(str(self._directory))
+            return member(folder, file["name"], Source(folder / MANIFEST, DataError, "prepare the data again"))
+        copy_file(self._directory / file["name"], self._copies / file["name"], file["sha256"], file["bytes"])
         return self._copies / file["name"]
 
 
-def map_array(path: Path) -> np.ndarray:
-    """A mapped array.
+def checked_store(rows: Rows, record: dict[str, Any], where: str) -> MemoryStore:
+    """A store of a shard whose arrays fit each other and its record.
 
     Raises:
-        DataError: the file is missing or damaged.
+        DataError: they do not; with the shard.
     """
-    try:
-        # Nothing can be mapped of a file without elements.
-        return np.load(path, mmap_mode="r" if path.stat().st_size > HEADER else None)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}; prepare the data again") from error
+    count, features = record["rows"], len(record["ids"])
+    jagged = rows.lengths is not None
+    wanted = {"dense": (count, None), "labels": (count,), "ids": (None,) if jagged else (count, features)}
+    wanted |= {"lengths": (count, features)} if jagged else {}
+    shapes = {kind: getattr(rows, kind).shape for kind in wanted}
+    fits = all(_fits(shapes[kind], shape) for kind, shape in wanted.items()) and rows.ids.dtype.kind in "iu"
+    if rows.lengths is not None and fits:
+        fits = rows.lengths.dtype.kind == "i" and bool((rows.lengths >= 0).all())
+        fits = fits and int(rows.lengths.sum(dtype=np.int64)) == len(rows.ids)
+    if not fits or (rows.weights is not None and rows.weights.shape != rows.ids.shape):
+        place = f"{record['split']} shard {record['index']} of {where}"
+        raise DataError(f"{place}: its files have shapes {shapes}, which do not fit the manifest; prepare the data again")
+    return MemoryStore.of(rows)
+
+
+def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(found) == len(wanted) and all(want in (None, n) for n, want in zip(found, wanted, strict=True))
 
 
 def _restore(parts: list[Rows], order: np.ndarray) -> Rows:
@@ -104,28 +118,6 @@ def _restore(parts: list[Rows], order: np.ndarray) -> Rows:
         np.concatenate(weights) if weights else None,
     )
     return MemoryStore.of(joined).gather(back)
-
-
-def read_manifest(directory: AnyPath) -> dict[str, Any]:
-    """The manifest of a prepared directory.
-
-    Raises:
-        DataError: there is none, or it is damaged or of another format.
-    """
-    path = directory / MANIFEST
-    try:
-        if not path.is_file():
-            hint = " (an unfinished preparation lies beside it)" if Path(f"{directory}.partial").exists() else ""
-            raise DataError(f"{directory} is not a prepared directory: it has no {MANIFEST}{hint}")
-        manifest = json.loads(path.read_text())
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise DataError(f"{path} is damaged: {error}; prepare the data again") from error
-    if manifest.get("format") != FORMAT:
-        found = manifest.get("format")
-        raise DataError(f"{path} has format {found}, this version reads {FORMAT}; prepare the data again")
-    return dict(manifest)
 
 
 def schema_of(manifest: Mapping[str, Any]) -> Schema:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from recpipe.errors import PlanError
@@ -160,4 +161,4 @@ def _column_bounds(spec: TableSpec, parts: int, align: int) -> list[int]:
         )
     share, extra = divmod(units, parts)
     sizes = [(share + (i < extra)) * align for i in range(parts)]
-    return [sum(sizes[:i]) for i in range(parts + 1)]
+    return [0, *accumulate(sizes)]

@@ -14,9 +14,12 @@ from typing import Any
 
 from recpipe.embedding.layout import SHARDING_TYPES, TableLayout, make_layout
 from recpipe.errors import PlanError, nearest
+from recpipe.records import record
 from recpipe.specs import TableSpec
+from recpipe.untrusted import Source, shown
 
 FORMAT = "recpipe-plan/1"
+_MOST = 2**48
 _BY_NODE = ("table_row_wise", "table_column_wise", "grid")
 
 
@@ -120,43 +123,39 @@ def load_plan(path: Path) -> Plan:
     Raises:
         PlanError: it is no plan, a key is unknown or missing, a type or a rank does not exist.
     """
-    try:
-        values = json.loads(path.read_text())
-    except OSError as error:
-        raise PlanError(f"plan {path} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise PlanError(f"plan {path} is no JSON: {error}") from None
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found = values.get("format") if isinstance(values, dict) else type(values).__name__
-        raise PlanError(f"plan {path} has format {found}, this version reads {FORMAT}; make it again with recpipe plan")
-    del values["format"]
-    values["made_for"] = _record(MadeFor, values.get("made_for"), path, "made_for")
-    entries = values.get("tables")
-    if not isinstance(entries, list):
-        raise PlanError(f"plan {path}: tables must be a list")
-    values["tables"] = [_record(PlannedTable, entry, path, f"tables[{i}]") for i, entry in enumerate(entries)]
-    plan: Plan = _record(Plan, values, path, "plan")
+    content = Source(path, PlanError, large=True, non_finite=True).json()
+    known = content.fields()
+    found = known.pop("format", None)
+    if found is None or found.raw != FORMAT:
+        shape = None if found is None else shown(found.raw)
+        raise PlanError(f"plan {path} has format {shape}, this version reads {FORMAT}; make it again with recpipe plan")
+    _check_keys(Plan, content.fields(), path, "plan")
+    _check_keys(MadeFor, content["made_for"].fields(), path, "made_for")
+    for index, table in enumerate(content["tables"].items()):
+        _check_keys(PlannedTable, table.fields(), path, f"tables[{index}]")
+    del content.raw["format"]
+    plan = record(content, Plan, high=_MOST)
     check_plan(plan, str(path))
     return plan
 
 
-def _record(kind: type, values: Any, path: Path, where: str) -> Any:
-    """A dataclass from a mapping: every key known, none missing, lists as tuples."""
+def _check_keys(kind: type, values: Mapping[str, Any], path: Path, where: str) -> None:
+    """Every key known, none missing."""
     known = {one.name: one for one in fields(kind)}
-    if not isinstance(values, dict):
-        raise PlanError(f"plan {path}: {where} must be a mapping")
     for key in values:
-        if key not in known:
-            raise PlanError(f"plan {path}: {where}.{key} is no key of a plan; {nearest(str(key), known)}")
+        if key not in known and not (kind is Plan and key == "format"):
+            raise PlanError(f"plan {path}: {where}.{shown(key)} is no key of a plan; {nearest(shown(key), known)}")
     missing = [name for name in known if name not in values and name not in ("kernel", "predicted")]
     if missing:
         raise PlanError(f"plan {path}: {where} lacks {', '.join(missing)}")
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
 
 
 def check_plan(plan: Plan, where: str = "plan") -> None:
     """What can be said of a plan by itself. Raises PlanError."""
     made_for = plan.made_for
+    for name, value in (("world", made_for.world), ("local_size", made_for.local_size), ("batch_size", plan.batch_size)):
+        if value < 1:
+            raise PlanError(f"{where}: {name}={value} must be at least 1")
     if plan.stages * plan.replicas != made_for.world:
         raise PlanError(f"{where}: {plan.stages} stages x {plan.replicas} replicas are not {made_for.world} ranks")
     if plan.batch_size * plan.replicas != made_for.global_batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from recpipe.errors import ScheduleError
 from recpipe.schedule.families import build
 from recpipe.schedule.families.base import Request
 from recpipe.schedule.ir import Program
@@ -12,6 +13,9 @@ from recpipe.schedule.passes.fill import fill_bubbles
 from recpipe.schedule.passes.messages import add_messages
 from recpipe.schedule.passes.reduce import add_updates
 from recpipe.schedule.passes.unroll import unroll
+
+MAX_PASSES = 2**20
+"""Forward passes of a program; each becomes a dozen actions of some hundred bytes."""
 
 
 def assemble(
@@ -27,7 +31,19 @@ def assemble(
 
     Raises ScheduleError when the family cannot meet the request.
     """
+    check_size(request, steps)
     return complete(build(name, request), request, exchange, steps, lanes, fill)
+
+
+def check_size(request: Request, steps: int) -> None:
+    """Raises ScheduleError for a program that has more actions than anybody can mean, before any is made."""
+    microbatches = request.ranks * request.chunks * request.microbatches * steps
+    if microbatches > MAX_PASSES:
+        raise ScheduleError(
+            f"mesh.stages={request.ranks:,} x schedule.microbatches={request.microbatches:,} x "
+            f"schedule.chunks={request.chunks:,} x steps={steps:,} are {microbatches:,} forward passes; "
+            f"{MAX_PASSES:,} are the most"
+        )
 
 
 def complete(

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from recpipe.errors import ConfigError
+from recpipe.records import record
 from recpipe.schedule.cost import Cost, Link
 from recpipe.schedule.ir import Op, Program
+from recpipe.untrusted import Source, Value, shown
 
 Line = tuple[float, float]
 """Milliseconds of an action: a fixed part, and a part for each row of its microbatch."""
@@ -95,19 +97,33 @@ def load_profile(path: Path) -> Profile:
     Raises:
         ConfigError: there is no such file, or it is not a profile.
     """
+    if not path.exists():
+        raise ConfigError(f"cost.file={path}: No such file or directory; make one with: recpipe profile")
+    source = Source(path, ConfigError, "it is not a profile as recpipe profile writes it now")
     try:
-        return from_json(json.loads(path.read_text()))
-    except OSError as error:
-        raise ConfigError(f"cost.file={path}: {error.strerror}; make one with: recpipe profile") from None
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"cost.file={path}: not a profile as recpipe profile writes it now: {error}") from None
+        content = source.json()
+        return _checked(record(content, Profile), content)
+    except ConfigError as error:
+        raise ConfigError(f"cost.file={error}") from None
+
+
+def _checked(profile: Profile, content: Value) -> Profile:
+    """A profile whose lists fit each other; times and sizes are not negative."""
+    for name, cut in profile.cuts.items():
+        if not name.isdecimal() or len(cut.weights) != int(name) or len(cut.boundary) not in (int(name) - 1, int(name)):
+            raise content["cuts"].wrong(f"have {shown(name)}, whose stages are not {shown(name)}")
+    for name, mesh in profile.meshes.items():
+        if not name.isdecimal() or not mesh.first_use or not 0 <= mesh.early <= 1:
+            raise content["meshes"].wrong(f"have {shown(name)}, which is no mesh with first uses and a share")
+    numbers = (profile.alpha, profile.exchange, *(n for cut in profile.cuts.values() for n in (*cut.boundary, *cut.weights)))
+    if min(numbers) < 0 or profile.bandwidth <= 0 or profile.global_rows < 1 or profile.world < 1:
+        raise content.wrong("has a time, a size or a count that cannot be")
+    return profile
 
 
 def from_json(values: dict[str, Any]) -> Profile:
-    """From what `asdict` made of one. Raises TypeError or KeyError for anything else."""
-    cuts = {number: Cut(**cut) for number, cut in values["cuts"].items()}
-    meshes = {number: MeshProfile(**mesh) for number, mesh in values["meshes"].items()}
-    return Profile(**{**values, "cuts": cuts, "meshes": meshes})
+    """From what `asdict` made of one, in this process. Raises ConfigError for anything else."""
+    return record(Value(values, Source("profile", ConfigError)), Profile)
 
 
 def profiled_cost(profile: Profile, program: Program) -> Cost:

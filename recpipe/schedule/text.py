@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from recpipe.errors import ScheduleError
 from recpipe.schedule.ir import STEP_OPS, WHOLE_STEP, Action, Op, Placement, Program
+from recpipe.untrusted import shown
 
-_ACTION = re.compile(r"(?:(\d+):)?([A-Z]+)(\d+)(?:\.(\d+))?(?:@(\d+))?")
+_ACTION = re.compile(r"(?:(\d{1,9}):)?([A-Z]+)(\d{1,9})(?:\.(\d{1,9}))?(?:@(\d{1,9}))?", re.ASCII)
+MAX_CHARACTERS, MAX_COUNT = 64 << 20, 2**20
 _COUNTS = ("lanes", "microbatches", "steps", "lag", "stagger")
 
 
@@ -17,7 +19,7 @@ def parse_action(text: str) -> Action:
     match = _ACTION.fullmatch(text)
     if match is None or match[2] not in Op.__members__:
         known = " ".join(op.value for op in Op)
-        raise ScheduleError(f"{text!r} is not an action. Write step:OPstage.microbatch@replica with one of {known}.")
+        raise ScheduleError(f"{shown(text)!r} is not an action. Write step:OPstage.microbatch@replica with one of {known}.")
     step, name, stage, microbatch, replica = match.groups()
     op = Op(name)
     if (op in STEP_OPS) != (microbatch is None):
@@ -47,6 +49,8 @@ def _format_order(program: Program, rank: int) -> str:
 
 def parse_program(text: str) -> Program:
     """Read a program. Lines that start with ``#`` are comments. Raises ScheduleError with the line number."""
+    if len(text) > MAX_CHARACTERS:
+        raise ScheduleError(f"the text has {len(text):,} characters; {MAX_CHARACTERS:,} are the most")
     head: dict[str, str] = {}
     rows: list[tuple[int, ...]] = []
     orders: list[tuple[Action, ...]] = []
@@ -78,10 +82,10 @@ def _read_line(
         return
     number, _, body = rest.partition(":")
     target: list[tuple[int, ...]] | list[tuple[Action, ...]] = rows if key == "replica" else orders
-    if int(number) != len(target):
+    if _count(number, key) != len(target):
         raise ValueError(f"{key} {number} comes where {key} {len(target)} is expected")
     if key == "replica":
-        rows.append(tuple(map(int, body.split())))
+        rows.append(tuple(_count(rank, "replica") for rank in body.split()))
     else:
         blocks = [[parse_action(text) for text in block.split("+")] for block in body.split()]
         orders.append(tuple(action for block in blocks for action in block))
@@ -95,11 +99,21 @@ def _assemble(
     fused: frozenset[Action],
 ) -> Program:
     missing = [key for key in ("schedule", "width", "tables", *_COUNTS) if key not in head]
-    unknown = sorted(head.keys() - {"schedule", "width", "tables", *_COUNTS})
+    unknown = [shown(key) for key in sorted(head.keys() - {"schedule", "width", "tables", *_COUNTS})[:5]]
     if missing or unknown or not rows:
         raise ScheduleError(f"not a program: missing lines {missing}, unknown lines {unknown}, {len(rows)} replicas.")
-    place = Placement(tuple(rows), tuple(map(int, head["tables"].split())), int(head["width"]))
-    if len({len(row) for row in rows}) != 1 or len(orders) != place.num_ranks:
+    tables = tuple(_count(rank, "tables") for rank in head["tables"].split())
+    place = Placement(tuple(rows), tables, _count(head["width"], "width"))
+    if not rows[0] or len({len(row) for row in rows}) != 1 or len(orders) != place.num_ranks:
         raise ScheduleError(f"{len(orders)} rank lines for {place.num_ranks} ranks, stages {list(map(len, rows))}.")
-    lanes, microbatches, steps, lag, stagger = (int(head[key]) for key in _COUNTS)
+    lanes, microbatches, steps = (_count(head[key], key, least=1) for key in _COUNTS[:3])
+    lag, stagger = (_count(head[key], key) for key in _COUNTS[3:])
     return Program(head["schedule"], place, microbatches, steps, tuple(orders), lanes, lag, stagger, fused)
+
+
+def _count(text: str, name: str, least: int = 0) -> int:
+    """A number of the text. Raises ScheduleError with the name of its line and the range."""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else -1
+    if not least <= number <= MAX_COUNT:
+        raise ScheduleError(f"{name} {shown(text, 40)}: must be a number in {least} to {MAX_COUNT:,}")
+    return number

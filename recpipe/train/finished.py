@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from recpipe.errors import CheckpointError
 from recpipe.train.report import one_line
+from recpipe.untrusted import Source
+
+_METRICS = {"auc", "logloss", "ne", "calibration", "accuracy", "ctr", "test_rows"}
 
 
 def finished_run(cfg: Any) -> str:
@@ -21,7 +24,7 @@ def finished_run(cfg: Any) -> str:
     if cfg.save_checkpoint and not (folder / "checkpoints" / "final").is_dir():
         return ""
     # It is written when everything else is, and taken away when a run goes on.
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = _summary(folder / "summary.json")
     patience, since = cfg.early_stopping.patience, summary.get("validations_since_best", 0)
     stopped_early = bool(patience) and since >= patience
     if not stopped_early and summary.get("epochs", 0) < cfg.epochs:
@@ -30,6 +33,23 @@ def finished_run(cfg: Any) -> str:
     if stopped_early:
         more = f"early_stopping.patience above {patience}; it ended after {since} validations without a better one"
     return "\n".join(_lines(folder, summary, more))
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """The summary of a run, where its numbers are numbers."""
+    source = Source(path, CheckpointError, "remove it, and the run goes on", non_finite=True)
+    known = source.json().fields(("steps", "epochs", "rows"))
+    for name in ("steps", "epochs", "rows", "validations_since_best", "best_step"):
+        if name in known:
+            known[name].integer()
+    for name in _METRICS & known.keys():
+        known[name].is_number_or_null()
+    valid = known.get("valid")
+    for value in valid.fields().values() if valid is not None and valid.raw is not None else ():
+        value.is_number_or_null()
+    if "split" in known:
+        known["split"].text()
+    return {name: value.raw for name, value in known.items()}
 
 
 def _run_to_resume(cfg: Any) -> Path | None:

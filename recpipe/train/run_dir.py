@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import math
 import os
@@ -17,8 +16,9 @@ from typing import Any
 
 from recpipe.comm import Groups
 from recpipe.data.encoding import FOLDER
-from recpipe.errors import ConfigError
+from recpipe.errors import ConfigError, DataError
 from recpipe.train.check import require_free
+from recpipe.untrusted import Source
 
 logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 10
@@ -108,15 +108,16 @@ def _continue(folder: Path, step: int) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
     for path in (folder / "checkpoints").glob("step-*"):
         # Damaged, or this run would go on from it: it must not count as one of the latest.
-        if int(path.name.partition("-")[2]) > step:
+        number = path.name.partition("-")[2]
+        if number.isdecimal() and int(number) > step:
             path.rename(path.with_name(f".{path.name}.damaged"))
 
 
 def _step_of(line: str) -> float:
     """The step of a line; a line cut off by a kill belongs to no step."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError):
+        return Source("metrics.jsonl", non_finite=True).parsed(line)["step"].integer()
+    except DataError:
         return math.inf
 
 

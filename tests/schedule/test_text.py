@@ -51,7 +51,7 @@ def test_step_ops_have_no_microbatch() -> None:
         ("lag 0", "lagg 0", "unknown lines .'lagg'."),
         ("rank 1:", "rank 2:", "line 11: rank 2 comes where rank 1 is expected"),
         ("F0.1", "F0.x", "line 10: 'F0.x' is not an action"),
-        ("lanes 1", "lanes one", "invalid literal"),
+        ("lanes 1", "lanes one", "lanes one: must be a number in 1 to"),
         ("replica 0: 0 1", "replica 0: 0 1 2", "2 rank lines for 3 ranks"),
     ],
 )

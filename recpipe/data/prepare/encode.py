@@ -19,6 +19,9 @@ from recpipe.data.prepare.meter import Meter
 from recpipe.data.prepare.npy import NpyWriter, digest_of
 from recpipe.data.prepare.scale import DenseScale
 from recpipe.data.prepare.vocabulary import MISSING, RARE, Encoder
+from recpipe.errors import DataError
+from recpipe.records import record as record_of
+from recpipe.untrusted import Source
 
 
 @dataclass
@@ -81,7 +84,7 @@ class ShardWriter:
         """Write one shard, unless it is there already."""
         marker = self.done / f"{SPLITS[split]}-{index:05d}.json"
         if marker.exists():
-            return ShardRecord(**json.loads(marker.read_text()))
+            return record_of(Source(marker, DataError, "remove the unfinished directory").json(), ShardRecord)
         record = self._write(split, index)
         partial = marker.with_suffix(".partial")
         partial.write_text(json.dumps(asdict(record)))

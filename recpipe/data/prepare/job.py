@@ -35,9 +35,11 @@ from recpipe.data.prepare.spread import ColumnSpread
 from recpipe.data.prepare.transform import check_columns
 from recpipe.data.prepare.vocabulary import Encoder, HashEncoder, load_encoder
 from recpipe.errors import DataError
+from recpipe.untrusted import Source as StrangersFile
 
 Log = Callable[[str], None]
 WORK = "work"
+_CURE = "remove the directory, or choose another data.out"
 
 
 def prepare(config: Any, log: Log, report: Report | None = None, known: Encoding | None = None) -> Path:
@@ -73,7 +75,7 @@ def _is_ready(out: Path, name: str) -> bool:
     if not out.exists():
         return False
     if (out / MANIFEST).is_file():
-        found = json.loads((out / MANIFEST).read_text()).get("digest")
+        found = StrangersFile(out / MANIFEST, DataError, _CURE, large=True, non_finite=True).json()["digest"].text()
         if found == name:
             return True
         raise DataError(f"{out} holds other files or settings ({found}, not {name}); choose another data.out")
@@ -98,7 +100,7 @@ def _work_directory(out: Path, name: str) -> Iterator[Path]:
 def _claim(partial: Path, name: str) -> None:
     """Continue only what was begun with the same settings and files."""
     mark = partial / "job.json"
-    if mark.exists() and json.loads(mark.read_text())["digest"] != name:
+    if mark.exists() and StrangersFile(mark, DataError, _CURE).json()["digest"].text() != name:
         raise DataError(f"{partial} is unfinished work of other settings; remove it or choose another data.out")
 
 
@@ -109,7 +111,7 @@ def _chunk_size(partial: Path, name: str, config: Any) -> int:
         size = chunk_size(memory_limit(config.memory_limit), num_threads(config))
         mark.with_suffix(".new").write_text(json.dumps({"digest": name, "chunk_size": size}))
         os.replace(mark.with_suffix(".new"), mark)
-    return int(json.loads(mark.read_text())["chunk_size"])
+    return StrangersFile(mark, DataError, _CURE).json()["chunk_size"].integer(1)
 
 
 def _run(

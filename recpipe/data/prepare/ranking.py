@@ -12,6 +12,9 @@ import numpy as np
 
 from recpipe.data.prepare.counts import KeyCounter
 from recpipe.data.prepare.vocabulary import FIRST, vocabulary_files
+from recpipe.errors import DataError
+from recpipe.records import record
+from recpipe.untrusted import Source
 
 TOP = (1, 10, 100, 1000)
 
@@ -139,4 +142,4 @@ def save_counts(path: Path, counts: FeatureCounts) -> None:
 
 def load_counts(path: Path) -> FeatureCounts:
     """What `save_counts` wrote."""
-    return FeatureCounts(**json.loads(path.read_text()))
+    return record(Source(path, DataError, "remove the unfinished directory").json(), FeatureCounts)

@@ -9,7 +9,9 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from recpipe.data.arrays import map_array
 from recpipe.data.permutation import key_of, mix
+from recpipe.errors import DataError
 
 MISSING, RARE, FIRST = 0, 1, 2
 
@@ -79,5 +81,7 @@ def vocabulary_files(directory: Path, feature: str) -> tuple[Path, Path]:
 
 def load_encoder(directory: Path, feature: str, num_ids: int, mapped: bool) -> FrequencyEncoder:
     """The vocabulary of a feature, in memory or mapped."""
-    keys, ids = (np.load(path, mmap_mode="r" if mapped else None) for path in vocabulary_files(directory, feature))
-    return FrequencyEncoder(keys, ids, num_ids)
+    keys, ids = (map_array(path, "iu", (None,)) for path in vocabulary_files(directory, feature))
+    if len(keys) != len(ids):
+        raise DataError(f"{directory}: the vocabulary {feature} has {len(keys):,} keys and {len(ids):,} ids")
+    return FrequencyEncoder(*(keys, ids) if mapped else (np.array(keys), np.array(ids)), num_ids)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from recpipe.errors import PlanError
+from recpipe.untrusted import Source
 
 
 def beside(facts: dict[str, Any], path: Path) -> list[dict[str, Any]]:
@@ -20,9 +20,9 @@ def beside(facts: dict[str, Any], path: Path) -> list[dict[str, Any]]:
         PlanError: there is no such file, or it is of another batch or number of ranks.
     """
     try:
-        summary = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise PlanError(f"planner.measured={path} cannot be read: {error}") from None
+        summary = _summary(path)
+    except PlanError as error:
+        raise PlanError(f"planner.measured={error}") from None
     for key, here in (("world_size", facts["topology"]["ranks"]), ("global_batch", facts["global_batch"])):
         if summary.get(key) != here:
             raise PlanError(f"planner.measured={path}: {key} is {summary.get(key)}, the plan has {here}")
@@ -39,3 +39,15 @@ def beside(facts: dict[str, Any], path: Path) -> list[dict[str, Any]]:
         if name in sent
     ]
     return [{"name": name, "predicted": float(a), "measured": float(b)} for name, a, b in pairs]
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """The figures of a run that a plan can be held against."""
+    known = Source(path, PlanError, non_finite=True).json().fields(("rows_per_s", "world_size"))
+    known["rows_per_s"].number(1e-9)
+    known["world_size"].integer(1)
+    for value in known["table_bytes_by_rank"].items() if "table_bytes_by_rank" in known else ():
+        value.number(0)
+    for value in known["bytes_sent_per_step"].fields().values() if "bytes_sent_per_step" in known else ():
+        value.number(0)
+    return {name: value.raw for name, value in known.items()}
