@@ -19,6 +19,7 @@ from recpipe.bench.machine import Machine
 from recpipe.bench.recpipe_side import RecpipeSide
 from recpipe.bench.settings import TORCHREC, Contestant, Workload
 from recpipe.bench.torchrec_side import TorchRecSide
+from recpipe.comm.connecting import join
 
 Request = dict[str, Any]
 _TIMEOUT = timedelta(seconds=300)
@@ -40,7 +41,7 @@ def main(work: dict[str, Any]) -> None:
     workload = Workload(**work["workload"])
     torch.set_num_threads(1)
     store = dist.FileStore(work["store"], workload.ranks)
-    dist.init_process_group("gloo", store=store, rank=work["rank"], world_size=workload.ranks, timeout=_TIMEOUT)
+    join(store, work["rank"], workload.ranks, _TIMEOUT)
     side = make_side(contestant, workload)
     handlers: dict[str, Callable[..., dict[str, Any]]] = {
         "block": lambda **sizes: run_block(side, **sizes),

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
+from recpipe.comm.connecting import new_group
 from recpipe.comm.lane import Pending
 from recpipe.comm.traffic import Traffic
 
@@ -43,7 +44,7 @@ class Channels:
     @staticmethod
     def create(rank: int, traffic: Traffic) -> Channels:
         """Makes the groups; collective."""
-        groups = {(kind, up): dist.new_group() for kind in KINDS for up in (True, False)}
+        groups = {(kind, up): new_group() for kind in KINDS for up in (True, False)}
         return Channels(rank, groups, traffic)
 
     def send(self, kind: str, target: int, tensor: torch.Tensor) -> Pending:

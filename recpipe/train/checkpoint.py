@@ -163,7 +163,7 @@ def choose(named: Path, groups: Groups) -> Path:
 
 def damage(folder: Path, groups: Groups) -> list[str]:
     """What is wrong with the files of a checkpoint; the same on every rank, each of which reads a part. Collective."""
-    found = groups.gather_objects(list(find_damage(folder, groups.rank, groups.world)))
+    found = groups.gather_texts(list(find_damage(folder, groups.rank, groups.world)))
     return list(dict.fromkeys(text for texts in found for text in texts))
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from recpipe.comm import Groups
+from recpipe.comm.connecting import new_group
 from recpipe.embedding.state import Entry
 from recpipe.errors import ConfigError
 from recpipe.train.checkpoint import SaveError, State, save
@@ -67,7 +67,7 @@ class Saver:
         if settings.async_save:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="recpipe-checkpoint")
             if groups.world > 1:
-                self._groups = replace(groups, control=dist.new_group(backend="gloo"))
+                self._groups = replace(groups, control=new_group())
         self._waiting: tuple[Future[None], Path] | None = None
         self._last = time.monotonic()
         self.seconds = 0.0

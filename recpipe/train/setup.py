@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from recpipe.comm import Channels, GradientReducer, Groups, Lane, ShortLane, Traffic
+from recpipe.comm.connecting import join
 from recpipe.data import Dataset, open_dataset, prepare_dataset
 from recpipe.embedding.lanes import Lanes
 from recpipe.embedding.optimizers import RowOptimizer
@@ -74,7 +75,7 @@ def init_processes(launch: Any) -> Groups:
     torch.set_num_threads(launch.threads)
     timeout = timedelta(seconds=launch.timeout_seconds)
     store, rank, world = meet(timeout)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
+    join(store, rank, world, timeout)
     return Groups.create()
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from recpipe.cli.failure import guarded
+from recpipe.comm.connecting import join
 from recpipe.errors import ConfigError, TrainingError
 from recpipe.train.launch import launch_workers, worker_environment
 from recpipe.train.rendezvous import meet
@@ -20,7 +21,7 @@ from recpipe.train.rendezvous import meet
 
 def _join() -> int:
     store, rank, world = meet(timedelta(seconds=60))
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    join(store, rank, world, timedelta(seconds=60))
     return rank
 
 
