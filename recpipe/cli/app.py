@@ -33,6 +33,8 @@ def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
     own_flags: dict[str, str] = getattr(module, "FLAGS", {})
     flags, words = split([own_flags.get(argument, argument) for argument in arguments])
     settings = to_overrides(words, module.SCHEMA)
+    given = parse(settings, not {"-m", "--multirun"}.isdisjoint(flags))
+    settings = [*getattr(module, "implied", lambda words: [])(settings), *settings]
     overrides = parse(settings, not {"-m", "--multirun"}.isdisjoint(flags))
     own = own_folder(flags)
     check_choices(overrides, module, [folder] if own is None else [folder, own])
@@ -45,7 +47,7 @@ def run_command(module: ModuleType, name: str, arguments: Sequence[str]) -> int:
             OmegaConf.resolve(cfg)
             complete(cfg)
             check_composed(cfg, overrides, module, folder)
-            check_fit(cfg, given_settings(overrides), name)
+            check_fit(cfg, given_settings(given), name)
             codes.append(module.main(cfg))
         except Exception as error:
             failed.append(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from recpipe.cli.effect_rule import (
@@ -201,6 +202,11 @@ IDLE = (
         "checkpoint.async_save",
         lambda cfg: _keeps_nothing(cfg) and not cfg.checkpoint.keep_best and not cfg.early_stopping.patience,
         "nothing is saved before the end of the run",
+    ),
+    Idle(
+        "split",
+        lambda cfg: bool(cfg.get("data_path")) and not (Path(cfg.data_path) / "manifest.json").is_file(),
+        "all rows of a file are evaluated; only a prepared directory has splits",
     ),
     Idle("resume_allow_grow", lambda cfg: not cfg.resume, "only resume=... reads it"),
     Idle("run.overwrite", lambda cfg: not cfg.run.dir, "without run.dir a run has a directory of its own"),

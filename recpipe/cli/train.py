@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -16,6 +18,21 @@ logger = logging.getLogger(__name__)
 CONFIG = "train"
 SCHEMA = TrainConfig
 HELP = "Train a model on local workers, or on those of torchrun or SLURM."
+
+
+def implied(settings: Sequence[str]) -> list[str]:
+    """Choices of groups that follow from the checkpoint of ``resume=DIR``, so that single settings of them can be given.
+
+    Args:
+        settings: of the command line, ``key=value``.
+    """
+    given = dict(word.partition("=")[::2] for word in settings)
+    folder = Path(given.get("resume", "").strip("\"'"))
+    if "experiment" in given or (not (folder / "manifest.json").is_file() and not (folder / "checkpoints").is_dir()):
+        return []
+    from recpipe.train.resume import saved_choices
+
+    return [f"{group}={choice}" for group, choice in saved_choices(folder).items() if group not in given]
 
 
 def main(cfg: Any) -> int:

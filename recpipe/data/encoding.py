@@ -188,7 +188,8 @@ def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Settings that decide; a side without settings was not made from files."""
     if not old or not new:
         return [] if old == new else ["ids were given on one side, and made from values on the other"]
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    # A setting that one side does not have was added since: its default is what was done before.
+    keys = [key for key in old if key in new and old[key] != new[key]]
     return [f"data.{key}: {_short(old.get(key))} in the checkpoint, {_short(new.get(key))} in the data" for key in keys]
 
 

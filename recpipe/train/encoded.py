@@ -39,8 +39,11 @@ def keep_encoding(encoding: Encoding | None, run: Path) -> Kept:
     return Kept({f"{FOLDER}/{MANIFEST}": (place / MANIFEST).read_text()}, links)
 
 
-def encoding_in(checkpoint: Path) -> Encoding | None:
-    """The encoding of a checkpoint, its files checked; None where it has none (an older version, synthetic rows).
+def encoding_in(checkpoint: Path, checked: bool = True) -> Encoding | None:
+    """The encoding of a checkpoint; None where it has none (an older version, synthetic rows).
+
+    Args:
+        checked: read all of its files, and hold them against their checksums; else only the manifest.
 
     Raises:
         CheckpointError: a file of it is damaged.
@@ -48,7 +51,7 @@ def encoding_in(checkpoint: Path) -> Encoding | None:
     listed = [name for name in read_checkpoint(checkpoint)["files"] if name.startswith(f"{FOLDER}/")]
     if not listed:
         return None
-    problem = next(find_damage(checkpoint, names=listed), None)
+    problem = next(find_damage(checkpoint, names=listed if checked else [f"{FOLDER}/{MANIFEST}"]), None)
     if problem is not None:
         raise CheckpointError(problem)
     place = checkpoint / FOLDER

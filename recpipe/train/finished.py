@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from recpipe.errors import CheckpointError
+from recpipe.train.config_text import from_yaml
 from recpipe.train.report import one_line
 from recpipe.untrusted import Source
 
@@ -24,6 +25,8 @@ def finished_run(cfg: Any) -> str:
     if cfg.save_checkpoint and not (folder / "checkpoints" / "final").is_dir():
         return ""
     # It is written when everything else is, and taken away when a run goes on.
+    if _has_other_rows(folder, cfg):
+        return ""
     summary = _summary(folder / "summary.json")
     patience, since = cfg.early_stopping.patience, summary.get("validations_since_best", 0)
     stopped_early = bool(patience) and since >= patience
@@ -50,6 +53,14 @@ def _summary(path: Path) -> dict[str, Any]:
     if "split" in known:
         known["split"].text()
     return {name: value.raw for name, value in known.items()}
+
+
+def _has_other_rows(folder: Path, cfg: Any) -> bool:
+    """The settings name other training rows than the run had."""
+    if not (folder / "config.yaml").is_file():
+        return False
+    before = from_yaml((folder / "config.yaml").read_text(), folder / "config.yaml").data.get("path")
+    return bool(before != cfg.data.get("path"))
 
 
 def _run_to_resume(cfg: Any) -> Path | None:

@@ -77,14 +77,37 @@ def saved_settings(cfg: Any, given: Iterable[str]) -> Any:
         CheckpointError: the directory has no configuration, or a damaged one.
     """
     text = _settings_text(Path(cfg.resume))
-    keys = [word.partition("=")[0].lstrip("+~").replace("/", ".") for word in given]
+    keys = [dotted(word) for word in given]
     if "experiment" in keys:
         return cfg
     saved = from_yaml(text, Path(cfg.resume) / "config.yaml")
+    keys = [dotted(word) for word in given if not _is_same_choice(saved, word)]
     for key in dict.fromkeys(["run", "resume", "resume_allow_grow", *keys]):
         OmegaConf.update(saved, key, OmegaConf.select(cfg, key), merge=False)
     take_settings(saved, keys, Path(cfg.resume))
     return saved
+
+
+def dotted(word: str) -> str:
+    """The dotted name of the setting that a word of the command line gives."""
+    return word.partition("=")[0].lstrip("+~").replace("/", ".")
+
+
+def _is_same_choice(saved: Any, word: str) -> bool:
+    """The choice of a group that the checkpoint has, too: its settings stay."""
+    node = OmegaConf.select(saved, dotted(word))
+    return bool(OmegaConf.is_dict(node) and node.get("name") == word.partition("=")[2])
+
+
+def saved_choices(folder: Path) -> dict[str, str]:
+    """The choices of groups whose settings depend on the choice: group -> choice.
+
+    Args:
+        folder: a checkpoint or a run directory.
+    """
+    saved = from_yaml(_settings_text(folder), folder / "config.yaml")
+    groups = ("data", "model", "optimizer/table", "optimizer/dense")
+    return {group: str(OmegaConf.select(saved, group.replace("/", ".")).name) for group in groups}
 
 
 def _settings_text(folder: Path) -> str:

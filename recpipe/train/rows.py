@@ -204,12 +204,12 @@ def find_rows(saved: Encoding, data: Any, checkpoint: Path) -> str:
         checkpoint: for messages.
     """
     place = str(saved.manifest["origin"]["directory"])
-    if _holds(place, saved):
+    if holds(place, saved):
         return place
     way_out = "evaluate rows of a file: eval data_path=FILE"
     try:
         made = str(data.path) if data.name == "prepared" else _made_again(saved, data)
-        is_same = _holds(made, saved)
+        is_same = holds(made, saved)
     except RecpipeError as error:
         raise CheckpointError(
             f"{checkpoint}: the rows of its run are not at {place} any more ({error}); {way_out}"
@@ -227,7 +227,7 @@ def _made_again(saved: Encoding, data: Any) -> str:
     return str(prepare(data, logger.info, known=saved if "base" in saved.manifest else None))
 
 
-def _holds(place: str, saved: Encoding) -> bool:
+def holds(place: str, saved: Encoding) -> bool:
     """A prepared directory has the same rows, encoded in the same way."""
     if is_remote(place):
         return False

@@ -26,6 +26,7 @@ from recpipe.train.launch_local import note_run_dir, restarted_run
 from recpipe.train.local_worker import worker_folder
 from recpipe.train.loop import TrainingLoop
 from recpipe.train.metrics import evaluate
+from recpipe.train.new_rows import continued, grows, opening
 from recpipe.train.planned import PLANNED, apply_plan_setting
 from recpipe.train.profile import measure_profile
 from recpipe.train.ranks import watch
@@ -54,9 +55,10 @@ def run_train(cfg: Any, groups: Groups) -> int:
     source = find_source(cfg, groups)
     step = place_run(cfg, source)
     plan = apply_plan_setting(cfg, groups)
-    job = build_job(cfg, groups)
+    job = build_job(cfg, groups, opening(source))
+    source = continued(source, cfg, job.dataset, groups)
     if source is not None:
-        check_data(source, job.dataset, cfg.resume_allow_grow)
+        check_data(source, job.dataset, cfg.resume_allow_grow or grows(job.dataset))
     folder = make_run_dir(cfg, "train", groups, step)
     if plan is not None:
         save_plan(plan, folder / PLANNED)

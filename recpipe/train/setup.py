@@ -87,11 +87,12 @@ def open_data(cfg: Any, groups: Groups) -> Dataset:
     return open_dataset(cfg.data, cfg.seed)
 
 
-def build_job(cfg: Any, groups: Groups) -> Job:
+def build_job(cfg: Any, groups: Groups, opening: Callable[[Any, Groups], Dataset] = open_data) -> Job:
     """Everything of a training run, at step 0.
 
     Args:
         cfg: `recpipe.train.config.TrainConfig`, composed.
+        opening: gives the data set.
 
     Raises:
         ConfigError, PlanError, DataError: settings that do not fit, said before any table is made.
@@ -102,7 +103,7 @@ def build_job(cfg: Any, groups: Groups) -> Job:
     program = build_program(schedule, cost, mesh.stages, mesh.replicas)
     place = Place(program.placement, mesh.replicas, groups.rank)
     order = step_order(program, place.local)
-    dataset = open_data(cfg, groups)
+    dataset = opening(cfg, groups)
     dtype = _DTYPES[cfg.dtype]
     model = build_model(cfg.model, dataset.schema, seed=cfg.seed, dtype=dtype, device="meta")
     measured = load_profile(Path(cost.file)).blocks if cost.file else []

@@ -58,7 +58,7 @@ def prepare(config: Any, log: Log, report: Report | None = None, known: Encoding
     check_settings(config)
     endings = ENDINGS[config.name]
     sources = find_sources(config.path, config.valid_path, config.test_path, endings, f"data={config.name}")
-    name = digest(config, sources, known)
+    name = digest(config, sources, "" if known is None else known.digest)
     out = Path(config.out).expanduser() if config.out else Path(config.cache_dir) / f"{config.name}-{name}"
     if _is_ready(out, name):
         return out
@@ -68,6 +68,19 @@ def prepare(config: Any, log: Log, report: Report | None = None, known: Encoding
             _publish(partial, out)
             log(f"prepared {out}")
     return out
+
+
+def result_name(config: Any, begun: str = "") -> str:
+    """The digest that the manifest of these settings' result has.
+
+    Args:
+        begun: digest of the encoding that it goes on with; empty: none.
+    """
+    check_settings(config)
+    endings = ENDINGS[config.name]
+    return digest(
+        config, find_sources(config.path, config.valid_path, config.test_path, endings, f"data={config.name}"), begun
+    )
 
 
 def _is_ready(out: Path, name: str) -> bool:

@@ -10,7 +10,6 @@ from dataclasses import fields
 from typing import Any
 
 from recpipe.data.config import SCHEMAS, VOCABULARIES, DataConfig
-from recpipe.data.encoding import Encoding
 from recpipe.data.paths import is_remote
 from recpipe.data.prepare.inputs import Source
 from recpipe.data.prepare.transform import check_transforms
@@ -93,12 +92,12 @@ def effective(config: Any) -> dict[str, Any]:
     return {name: _plain(getattr(config, name)) for name in names if name not in reading and name not in WITHOUT_EFFECT}
 
 
-def digest(config: Any, sources: list[Source], known: Encoding | None = None) -> str:
-    """Names what is written: settings and files (path, role, size, version), and the encoding that it goes on with."""
+def digest(config: Any, sources: list[Source], begun: str = "") -> str:
+    """Names what is written: settings, files (path, role, size, version), and the encoding (its digest) that it begins with."""
     files = [[str(s.path.resolve()), s.role, s.size, s.version] for s in sources]
     settings = {name: value for name, value in effective(config).items() if not name.endswith("path")}
-    begun = [] if known is None else [known.digest]
-    return hashlib.sha256(json.dumps([settings, files, *begun], sort_keys=True).encode()).hexdigest()[:16]
+    more = [begun] if begun else []
+    return hashlib.sha256(json.dumps([settings, files, *more], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:
