@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recpipe.embedding.layout import SHARDING_TYPES, TableLayout, make_layout
+from recpipe.embedding.pins import check_pins
 from recpipe.errors import PlanError, nearest
 from recpipe.specs import TableSpec
+
+EXCHANGES = ("window", "pooled")
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,10 @@ def place_tables(specs: Sequence[TableSpec], world: int, options: PlacementOptio
     """A layout a table, in order; the same on every rank.
 
     ``auto`` shards a table row-wise when it alone holds more than its share of all elements, and otherwise gives it
-    whole to the rank that holds least.
+    whole to the rank that holds least; a table that is pinned lies whole on its rank, or row-wise on several.
 
     Raises:
-        PlanError: a name is no table, a type is unknown, a rank does not exist.
+        PlanError: a name is no table, a type is unknown, or pinned ranks do not fit (`recpipe.embedding.pins`).
     """
     _check_names(specs, options)
     if world % options.local_size:
@@ -70,18 +73,28 @@ def place_tables(specs: Sequence[TableSpec], world: int, options: PlacementOptio
 def _place(spec: TableSpec, world: int, options: PlacementOptions, load: list[float], fair: float) -> TableLayout:
     sharding = options.per_table.get(spec.name, options.sharding)
     exchange = options.exchange_per_table.get(spec.name, options.exchange)
+    pins = options.pins.get(spec.name)
     if sharding == "auto":
-        small = spec.num_rows < options.replicate_below
-        sharding = "replicated" if small else "row_wise" if spec.num_elements > fair and world > 1 else "table_wise"
-    ranks = list(options.pins.get(spec.name, ())) or _pick_ranks(spec, sharding, options.local_size, load)
-    if any(not 0 <= rank < world for rank in ranks):
-        raise PlanError(f"table {spec.name}: tables.pins names rank {max(ranks)}, but there are {world} ranks")
+        sharding = _auto(spec, world, options, fair) if pins is None else "table_wise" if len(pins) == 1 else "row_wise"
+    if pins is not None:
+        check_pins(spec.name, sharding, pins, world, options.local_size)
+    if sharding == "replicated" and options.exchange_per_table.get(spec.name) == "pooled":
+        raise PlanError(
+            f"tables.exchange_per_table.{spec.name}=pooled: the table is replicated and travels by no exchange; leave it out"
+        )
+    ranks = _pick_ranks(spec, sharding, options.local_size, load) if pins is None else list(pins)
     align = 4 if exchange == "pooled" else 1
     layout = make_layout(spec, sharding, ranks, options.local_size, exchange, align)
     for shard in layout.shards:
         for rank in range(world) if shard.rank < 0 else (shard.rank,):
             load[rank] += shard.num_rows * shard.num_cols
     return layout
+
+
+def _auto(spec: TableSpec, world: int, options: PlacementOptions, fair: float) -> str:
+    if spec.num_rows < options.replicate_below:
+        return "replicated"
+    return "row_wise" if spec.num_elements > fair and world > 1 else "table_wise"
 
 
 def _pick_ranks(spec: TableSpec, sharding: str, local_size: int, load: list[float]) -> list[int]:
@@ -115,5 +128,9 @@ def _check_names(specs: Sequence[TableSpec], options: PlacementOptions) -> None:
     for name, sharding in options.per_table.items():
         if sharding not in SHARDING_TYPES:
             raise PlanError(f"tables.per_table.{name}={sharding}: no such type; {nearest(sharding, SHARDING_TYPES)}")
+    for name, exchange in options.exchange_per_table.items():
+        if exchange not in EXCHANGES:
+            known = nearest(exchange, EXCHANGES)
+            raise PlanError(f"tables.exchange_per_table.{name}={exchange}: no such exchange; {known}")
     if options.sharding not in (*SHARDING_TYPES, "auto"):
         raise PlanError(f"tables.sharding={options.sharding}: no such type; {nearest(options.sharding, SHARDING_TYPES)}")

@@ -88,7 +88,15 @@ def _limited(topology: Topology, memory_gb: float | None) -> Topology:
         return topology
     if memory_gb <= 0:
         raise ConfigError(f"planner.memory_gb={memory_gb}: must be above 0")
-    nodes = tuple(replace(group, memory=memory_gb * 1e9) for group in topology.nodes)
+    limit, largest = memory_gb * 1e9, max(group.memory for group in topology.nodes)
+    if limit > largest:
+        raise ConfigError(
+            f"planner.memory_gb={memory_gb:g}: a rank of topology {topology.name} has {largest / 1e9:g} GB; the limit may "
+            f"not be above that (a file of your own through --config-dir describes other machines)"
+        )
+    nodes = tuple(replace(group, memory=min(group.memory, limit)) for group in topology.nodes)
+    if any(group.memory < limit for group in topology.nodes):
+        logger.info("planner.memory_gb=%g: ranks with less memory than that keep their own", memory_gb)
     return replace(topology, nodes=nodes, reserved=0.0)
 
 

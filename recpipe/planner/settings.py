@@ -42,7 +42,7 @@ class PlannerSettings:
         microbatches, schedules, embedding, chunks: to try; see the group `schedule`.
         sharding, exchange: of any table.
         constraints: by table name or pattern, as ``{t_cat_0: {sharding: [row_wise]}, 't_cat_1*': {exclude: [replicated]}}``.
-        memory_gb: bytes of a rank that may be used, in 1e9; null: the topology's less its reserve.
+        memory_gb: bytes of a rank that may be used, in 1e9, at most the topology's; null: the topology's less its reserve.
         global_batch: rows a step over all replicas; null: batch_size times the ranks.
         seconds: time box of the search.
         effort: table assignments looked at for each schedule that is polished.
@@ -152,10 +152,13 @@ def _allowed(name: str, settings: Any, tables: Any, world: int) -> Allowed:
         raise ConfigError(f"table {name}: planner.constraints and tables.* leave no sharding type or exchange for it")
     if any(not 0 <= rank < world for rank in ranks):
         raise ConfigError(f"table {name}: pinned to ranks {ranks}, but there are {world} ranks")
+    if len(set(ranks)) < len(ranks):
+        raise ConfigError(f"table {name}: pinned to ranks {ranks}, of which one stands twice; name each once")
     return Allowed(tuple(types), tuple(exchanges), tuple(ranks))
 
 
 def _known(key: str, values: Sequence[str], known: Sequence[str]) -> None:
     for value in values:
         if value not in known:
-            raise ConfigError(f"{key}: '{value}' is unknown; {nearest(str(value), known)}")
+            why = "executed as plain data parallel for now, so no plan is made with it" if value == "cyclic" else "unknown"
+            raise ConfigError(f"{key}: '{value}' is {why}; {nearest(str(value), known)}")

@@ -5,6 +5,7 @@ Times are seconds, sizes bytes, rates per second. Rates are *reached* rates: wha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -173,7 +174,8 @@ class TopologySettings:
 
 
 def to_topology(settings: Any) -> Topology:
-    """From the settings of the group `topology` (1 GB is 1e9 bytes)."""
+    """From the settings of the group `topology` (1 GB is 1e9 bytes). Raises ConfigError for numbers that no machine has."""
+    _check_finite(settings)
     groups = tuple(
         Nodes(
             count=one.count,
@@ -193,3 +195,13 @@ def to_topology(settings: Any) -> Topology:
         Tier(one.alpha_us * 1e-6, one.bandwidth_gbs * 1e9, one.peer_us * 1e-6) for one in (settings.near, settings.far)
     ]
     return Topology(settings.name, groups, tiers[0], tiers[1], settings.host, settings.reserved, settings.measured)
+
+
+def _check_finite(settings: Any) -> None:
+    links = [("near", settings.near, TierSettings), ("far", settings.far, TierSettings)]
+    nodes = [(f"nodes[{index}]", one, NodesSettings) for index, one in enumerate(settings.nodes)]
+    for place, one, record in (*links, *nodes):
+        for key in fields(record):
+            value = getattr(one, key.name)
+            if not math.isfinite(value) or value < 0:
+                raise ConfigError(f"topology.{place}.{key.name}={value}: must be a finite number that is not negative")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from recpipe.schedule.auto import Candidate
 from recpipe.schedule.check import Proof
+from recpipe.schedule.families import FAMILIES
 from recpipe.schedule.ir import COMPUTE_OPS, Program
 from recpipe.schedule.metrics import Metrics
 
@@ -32,6 +33,8 @@ def summary(program: Program, proof: Proof, metrics: Metrics, unit: str) -> str:
     for rank, one in enumerate(metrics.ranks):
         lines.append(_columns([str(rank), *(f"{x:g}" for x in (one.busy, one.window, one.flush, one.peak_activations))]))
     lines += _links(metrics) + _exchange(metrics, unit)
+    if program.name in FAMILIES and FAMILIES[program.name].executed:
+        lines.append(f"\nin a run {FAMILIES[program.name].executed}")
     if program.lanes > 1:
         lines.append(f"\n{program.lanes} identical lanes; lane 0 shown, collectives span all")
     return "\n".join(lines)

@@ -30,6 +30,7 @@ from recpipe.train.new_rows import continued, grows, opening
 from recpipe.train.planned import PLANNED, apply_plan_setting
 from recpipe.train.profile import measure_profile
 from recpipe.train.ranks import watch
+from recpipe.train.remarks import remarks
 from recpipe.train.report import Reporter, one_line
 from recpipe.train.resume import Source, as_trained, changed_settings, check_data, find_source, place_run
 from recpipe.train.rows import OF_THE_RUN, Chosen, Wanted, given_rows, held_out_rows, shared_directory
@@ -171,6 +172,8 @@ def run_verify(cfg: Any, groups: Groups) -> int:
     """This configuration beside the single-process reference; exit code 1 beyond the tolerance."""
     apply_plan_setting(cfg, groups)
     job = build_job(cfg, groups)
+    for remark in remarks(cfg, job.program.name, job.tables.layouts, job.dataset.num_rows("valid")):
+        logger.info(remark)
     tolerance = DEFAULT_TOLERANCE[cfg.dtype] if cfg.tolerance is None else cfg.tolerance
     logger.info("verifying %d steps of %s on %d ranks against one process ...", cfg.steps, cfg.model.name, groups.world)
     with watch(cfg, groups, lambda: job.trainer.step):
@@ -211,6 +214,8 @@ def _introduce(job: Job, loop: TrainingLoop) -> None:
     mesh = job.mesh
     logger.info("mesh: %d ranks = %d replicas x %d stages", job.groups.world, mesh.replicas, mesh.stages)
     logger.info(placement_line(job.tables.layouts))
+    for remark in remarks(cfg, job.program.name, job.tables.layouts, data.num_rows("valid")):
+        logger.info(remark)
     rows, steps = loop.feed.global_batch, replace(loop.feed, start_row=0).num_steps
     share = -(-rows // mesh.replicas)
     logger.info("batch: %d a replica, %d global; %d steps an epoch, %d epochs", share, rows, steps, cfg.epochs)

@@ -12,11 +12,12 @@ from omegaconf import OmegaConf
 from recpipe.cli.main import main
 from recpipe.embedding.torchrec_planner import Machines, torchrec_plan
 from recpipe.planner.build import to_rated
+from recpipe.planner.inputs import _limited
 from recpipe.planner.plan import apply_plan, load_plan
 from recpipe.planner.problem import Scope
 from recpipe.planner.search import search
 from recpipe.planner.settings import ConstraintSettings, PlannerSettings, to_allowed
-from recpipe.planner.topology import TopologySettings, to_topology
+from recpipe.planner.topology import Nodes, Tier, Topology, TopologySettings, to_topology
 from recpipe.planner.torchrec_plan import torchrec_seed
 from recpipe.train.config import TablesConfig
 from tests.planner import small
@@ -86,12 +87,25 @@ def test_nothing_fits_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["planner.plan=missing.json"], "cannot be read"),
         (["workload.multi_hot_sizes=[1,2]"], "2 entries for 4 tables"),
         (["schedule=gpipe"], "planner.schedules"),
+        (["planner.memory_gb=1000"], "planner.memory_gb=1000: a rank of topology h100_1x8 has 80 GB"),
+        (["planner.schedules=[cyclic]"], "executed as plain data parallel for now"),
+        (["planner.constraints={t_cat_1: {ranks: [1,1]}}"], "of which one stands twice"),
+        (["topology.far.bandwidth_gbs=inf"], "topology.far.bandwidth_gbs=inf"),
+        (["topology.near.alpha_us=nan"], "topology.near.alpha_us=nan"),
         (["epochs=2"], "recpipe plan runs nothing"),
     ],
 )
 def test_wrong_settings(words: list[str], said: str, capsys: pytest.CaptureFixture) -> None:
     assert run(*STATED, *words) in (1, 2)
     assert said in capsys.readouterr().err
+
+
+def test_a_limit_between_two_kinds_of_machines_is_the_smaller_one_for_the_smaller() -> None:
+    """Case 108: the planner never counts on more memory than a rank has."""
+    small_one, large_one = (Nodes(1, 2, size, 1e12, 1e11, 1e11, 1e-6, 1e-9) for size in (40e9, 80e9))
+    link = Tier(1e-5, 1e10)
+    limited = _limited(Topology("two", (small_one, large_one), link, link), 60.0)
+    assert [group.memory for group in limited.nodes] == [40e9, 60e9]
 
 
 def test_constraints_of_the_run_and_of_the_planner_meet() -> None:

@@ -41,11 +41,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Family:
-    """A registered family: its name in the configuration, one line for tables, and its builder."""
+    """A registered family.
+
+    Args:
+        name: in the configuration.
+        title: one line for tables.
+        build: its builder.
+        executed: what a run executes instead, where that is something else; empty: the family.
+    """
 
     name: str
     title: str
     build: Callable[[Request], Program]
+    executed: str = ""
 
 
 def act(op: Op, stage: int, microbatch: int, replica: int = 0) -> Action:
