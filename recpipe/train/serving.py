@@ -7,9 +7,11 @@ may unpickle. `tower.pt2` lies beside them for programs that trust the directory
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -18,17 +20,31 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from recpipe.batch import Batch
+from recpipe.data.check import Policy, check_batch
+from recpipe.data.config import BAD_ID_POLICIES, DataConfig
+from recpipe.data.frames import write_frame
+from recpipe.data.prepare.given import encode_given, given_dataset
 from recpipe.errors import CheckpointError, ConfigError
 from recpipe.model import Model, StepContext, build_model
 from recpipe.specs import Schema, TableSpec
 from recpipe.train.checkpoint_convert import Stored, blocks
 from recpipe.train.checkpoint_file import Slot, TensorFile, checksum, write_file
 from recpipe.train.checkpoint_index import listed_tensors
-from recpipe.train.checkpoint_manifest import find_damage, read_text, read_value, write_manifest, write_text
+from recpipe.train.checkpoint_manifest import (
+    find_damage,
+    read_text,
+    read_value,
+    write_linked,
+    write_manifest,
+    write_text,
+)
 from recpipe.train.config_text import checked_group, from_yaml
+from recpipe.train.encoded import encoding_files, encoding_in
 from recpipe.train.state import read_schema, schema_from
-from recpipe.untrusted import shown
+from recpipe.untrusted import Value, shown
 
+logger = logging.getLogger(__name__)
+_READING = ("bad_ids", "multi_hot_sizes", "multi_hot_distribution", "multi_hot_seed")
 TOWER, DENSE, ROWS, DESCRIPTION = "tower.pt2", "dense.safetensors", "rows.safetensors", "model.json"
 FORMAT = "recpipe-served/1"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -61,6 +77,10 @@ def export_model(folder: Path, out: Path) -> None:
     cfg = from_yaml(read_text(folder, "config.yaml"), folder / "config.yaml")
     description = {"format": FORMAT, "dtype": cfg.dtype, "schema": asdict(schema)}
     description["model"] = OmegaConf.to_container(cfg.model)
+    usual: Any = OmegaConf.create(asdict(DataConfig()))
+    data: Any = OmegaConf.to_container(OmegaConf.merge(usual, cfg.data))
+    description["reading"] = {name: data[name] for name in _READING}
+    more = encoding_files(folder)
     names = [name for name in stored.index if name.startswith("model.")]
     model = _filled(cfg.model, schema, cfg.dtype, {n[6:]: stored.slot(n) for n in names}, stored.whole, folder)
     tables = [stored.slot(f"tables.{table.name}.weight") for table in model.tables]
@@ -72,6 +92,8 @@ def export_model(folder: Path, out: Path) -> None:
         TOWER: checksum(out / TOWER),
         DESCRIPTION: write_text(out / DESCRIPTION, json.dumps(description, indent=1)),
     }
+    files |= {name: write_text(out / name, text) for name, text in more.texts.items()}
+    files |= write_linked(out, more.links)
     write_manifest(out, files, {})
 
 
@@ -149,10 +171,18 @@ class ServedModel:
         self._tower, self._dtype = _Tower(model).eval(), DTYPES[dtype]
         self._tables = model.tables
         self._rows = [_table(rows, table, self._dtype) for table in model.tables]
+        self._schema, self._encoding = schema, encoding_in(folder)
+        self._reading = _reading(known.get("reading"))
 
     @torch.no_grad()
     def logits(self, batch: Batch) -> torch.Tensor:
-        """Logits of the B rows of a batch, ids as in training."""
+        """Logits of the B rows of a batch, ids as in training.
+
+        Raises:
+            DataError: an id outside its table, where training would refuse it, or a value that is not finite; says where.
+        """
+        # Logits are by row: none may be dropped.
+        batch = check_batch(batch, self._schema, Policy(self._reading.bad_ids, "error"))
         lengths_FB = batch.lengths_FB.view(len(self._rows), -1)
         counts = lengths_FB.sum(1).tolist()
         ids = batch.ids_N.split(counts)
@@ -160,6 +190,30 @@ class ServedModel:
         pooled = [self._pool(f, ids[f], lengths_FB[f].long(), weights[f]) for f in range(len(ids))]
         logits_B: torch.Tensor = self._tower(batch.dense_BD.to(self._dtype), torch.stack(pooled, dim=1))
         return logits_B
+
+    def score(self, rows: Any, batch_size: int = 4096) -> torch.Tensor:
+        """Probabilities of raw rows, in order: what ``recpipe score`` writes for them.
+
+        Args:
+            rows: a file or directory, a frame of pandas, or a table of pyarrow, with the columns of training; labels may be
+                missing.
+            batch_size: rows at a time.
+
+        Raises:
+            ConfigError: the model was not trained on rows of files.
+            DataError: columns are missing, or a row cannot be read.
+        """
+        if self._encoding is None:
+            raise ConfigError("this model has no encoding of raw rows (synthetic rows, or an older version): logits takes ids")
+        with TemporaryDirectory(prefix="recpipe-served-") as name:
+            kind, folder = str(self._encoding.settings.get("name", "")), Path(name)
+            path = str(rows) if isinstance(rows, str | Path) else str(write_frame(rows, folder, kind))
+            given = encode_given(self._encoding, self._reading, path, folder / "rows", logger.info)
+            dataset = given_dataset(self._encoding, self._reading, given.records, folder / "rows", path)
+            total = dataset.num_rows("test")
+            starts = range(0, total, batch_size)
+            parts = [self.logits(dataset.batch("test", 0, one, min(one + batch_size, total))) for one in starts]
+        return torch.sigmoid(torch.cat(parts).double()) if parts else torch.empty(0, dtype=torch.float64)
 
     def _pool(
         self, feature: int, ids: torch.Tensor, lengths_B: torch.Tensor, weights: torch.Tensor | None
@@ -170,6 +224,19 @@ class ServedModel:
             factors = share if factors is None else factors * share
         offsets = lengths_B.cumsum(0) - lengths_B
         return F.embedding_bag(ids, self._rows[feature], offsets, mode="sum", per_sample_weights=factors)
+
+
+def _reading(known: Value | None) -> DataConfig:
+    """What is done with bad ids and one-hot rows, as in training; an export of an older version refuses bad ids."""
+    if known is None:
+        return DataConfig()
+    fields = known.fields(_READING)
+    return DataConfig(
+        bad_ids=fields["bad_ids"].text(BAD_ID_POLICIES),
+        multi_hot_sizes=[one.integer(1) for one in fields["multi_hot_sizes"].items()],
+        multi_hot_distribution=fields["multi_hot_distribution"].text(),
+        multi_hot_seed=fields["multi_hot_seed"].integer(),
+    )
 
 
 def _table(file: TensorFile, table: TableSpec, dtype: torch.dtype) -> torch.Tensor:
