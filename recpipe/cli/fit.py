@@ -28,6 +28,7 @@ from recpipe.train.config import check_trace
 from recpipe.train.config_text import as_record
 from recpipe.train.launch import found_workers
 from recpipe.train.mesh import Mesh
+from recpipe.train.whole_step import check_settings_of
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.shuffle": SHUFFLES,
@@ -91,6 +92,8 @@ def check_schedule(cfg: Any) -> None:
     mesh = Mesh.create(world, cfg.mesh.stages, cfg.mesh.replicas)
     schedule, cost = as_record(ScheduleSettings, cfg.schedule), as_record(CostSettings, cfg.cost)
     try:
-        build_program(schedule, cost, mesh.stages, mesh.replicas)
+        program = build_program(schedule, cost, mesh.stages, mesh.replicas)
     except ScheduleError as error:
         raise ConfigError(str(error)) from None
+    if not cfg.plan:
+        check_settings_of(cfg, program)

@@ -12,6 +12,7 @@ from recpipe.model.block import Block
 from recpipe.model.boundaries import trace_row_shapes
 from recpipe.model.check import require_at_least, require_choice, require_dropout, require_embedding_dim
 from recpipe.model.config import SCHEMAS, ModelConfig
+from recpipe.model.coupling import find_couplings
 from recpipe.model.dcn_v2 import dcn_v2_blocks
 from recpipe.model.deepfm import deepfm_blocks, first_order_row_dim, wide_deep_blocks
 from recpipe.model.dlrm import dlrm_blocks
@@ -60,11 +61,16 @@ def build_model(
         blocks = BUILDERS[cfg.name](cfg, schema)
     for block in blocks:
         block.to(dtype)
+        block.use_row_dropout()
+        block.eval()
     tables = _tables(cfg, schema)
     inputs = {"dense_BD": (schema.num_dense,), "rows_BFD": (len(tables), tables[0].dim)}
     shapes = trace_row_shapes(blocks, inputs, dtype)
     flops = block_flops(blocks, shapes, dtype)
-    model = Model(cfg.name, tables, blocks, schema.num_dense, _row_init(cfg), shapes, flops)
+    for block in blocks:
+        block.train()
+    couplings = find_couplings(blocks, shapes, dtype)
+    model = Model(cfg.name, tables, blocks, schema.num_dense, _row_init(cfg), shapes, flops, couplings)
     if torch.device(device).type != "meta":
         model.materialise(range(len(blocks)), seed, device)
     return model

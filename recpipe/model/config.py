@@ -17,8 +17,9 @@ class ModelConfig:
         name: the model, see ``SCHEMAS``.
         embedding_dim: floats of an embedding vector.
         dropout: share of the units of each hidden layer set to zero in training; the same for any split of the rows.
-        batch_norm: batch normalisation in hidden layers. Its statistics are those of one microbatch on one replica, so
-            with it on the result depends on how the rows are split: the exactness contract holds only with it off.
+        batch_norm: batch normalisation in hidden layers. It couples the rows of a step, so a step has to be computed in one
+            piece: one replica (of any number of stages) and one microbatch; anything else is refused. A last step of one
+            row goes by the running statistics.
         row_init: ``uniform`` (within 1 / sqrt(rows of the table)) or ``normal`` (standard deviation ``row_init_std``).
         row_init_std: standard deviation of ``normal``.
     """

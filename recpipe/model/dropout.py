@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import nn
 
+from recpipe.errors import ConfigError
 from recpipe.model.context import StepContext
 from recpipe.model.seeding import stable_key
 
@@ -74,3 +76,35 @@ def relu_dropout_(x: torch.Tensor, rate: float, layer: str, context: StepContext
     mask = _mask_like(x, rate, layer, context)
     out: torch.Tensor = _ReluDropout.apply(x, mask, 1.0 / (1.0 - rate))  # type: ignore[no-untyped-call]
     return out
+
+
+class RowDropout(nn.Dropout):
+    """``nn.Dropout`` whose mask is made by row; takes its place in every block.
+
+    Args:
+        p, inplace: as there.
+        layer: name of the mask's numbers; each use within one forward has numbers of its own.
+    """
+
+    def __init__(self, p: float, inplace: bool, layer: str) -> None:
+        super().__init__(p, inplace)
+        self._layer = layer
+        self._context, self._num_rows, self._uses = StepContext(training=False), 0, 0
+
+    def begin(self, context: StepContext, num_rows: int) -> None:
+        """Before each forward of its block, over `num_rows` rows."""
+        self._context, self._num_rows, self._uses = context, num_rows, 0
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Dimension 0 of the input is the rows. Raises ConfigError where it is not, or in a forward that is done again."""
+        if not self._context.training or self.p == 0.0:
+            return input
+        if input.dim() == 0 or input.shape[0] != self._num_rows or torch._C._current_graph_task_id() != -1:
+            raise ConfigError(
+                f"nn.Dropout {self._layer}: its input is {tuple(input.shape)} for {self._num_rows} rows; it works on tensors "
+                f"whose first dimension is the rows, in the first forward; see recpipe.model.dropout for others"
+            )
+        self._uses += 1
+        layer, scale = f"{self._layer}/{self._uses}", 1.0 / (1.0 - self.p) if self.p < 1.0 else 0.0
+        mask = _mask_like(input, self.p, layer, self._context)
+        return input.mul_(mask).mul_(scale) if self.inplace else input * mask * scale

@@ -43,7 +43,9 @@ class AttentionBlock(Block):
         super().__init__(name, (source,), (name + "_BVD",))
         self.num_heads, self.dropout = cfg.num_heads, cfg.dropout
         self.norm = VectorNorm(cfg.embedding_dim)
-        self.project = Affine(cfg.embedding_dim, 3 * cfg.embedding_dim)
+        dim = cfg.embedding_dim
+        # Queries, keys, values. The bias of keys adds the same to every score of a query, which softmax takes out again.
+        self.project = Affine(dim, 3 * dim, idle=slice(dim, 2 * dim))
         self.out = Affine(cfg.embedding_dim, cfg.embedding_dim)
 
     def forward(self, x_BVD: torch.Tensor, *, context: StepContext) -> torch.Tensor:

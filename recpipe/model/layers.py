@@ -14,7 +14,23 @@ from recpipe.model.dropout import relu_dropout_
 
 
 class Affine(nn.Linear):
-    """``x W^T + b``. Weights start normal with variance 2 / (inputs + outputs), biases at zero."""
+    """``x W^T + b``. Weights start normal with variance 2 / (inputs + outputs), biases at zero.
+
+    Args:
+        idle: outputs whose bias has no effect on the loss, because a softmax or a normalisation behind them takes it out.
+            Such a bias stays at its start: its gradient would be nothing but rounding, and Adam would make steps of it.
+    """
+
+    def __init__(self, num_inputs: int, num_outputs: int, bias: bool = True, idle: slice | None = None) -> None:
+        super().__init__(num_inputs, num_outputs, bias)
+        self.idle = idle
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = self.bias
+        if self.idle is not None:
+            before, after = self.idle.start, self.idle.stop
+            bias = torch.cat([bias[:before], bias[before:after].detach(), bias[after:]])  # type: ignore[assignment]
+        return nn.functional.linear(x, self.weight, bias)
 
     def reset_parameters(self) -> None:
         """Left to :meth:`reset`, which has the generator."""
@@ -39,7 +55,7 @@ class VectorNorm(nn.LayerNorm):
 
 
 class RowsNorm(nn.BatchNorm1d):
-    """Batch normalisation over the rows of one microbatch: not exact across splits (see `config.ModelConfig`)."""
+    """Batch normalisation over the rows of a step, which has to be one piece (see `config.ModelConfig`)."""
 
     def reset(self, generator: torch.Generator) -> None:
         self.reset_parameters()
@@ -59,7 +75,7 @@ class HiddenBlock(Block):
     ) -> None:
         super().__init__(name, (source,), (name + "_BH",))
         self.width = width
-        self.affine = Affine(num_inputs, width)
+        self.affine = Affine(num_inputs, width, idle=slice(0, width) if batch_norm else None)
         self.norm = RowsNorm(width) if batch_norm else None
         self.dropout = dropout
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from recpipe.model.block import Block, reset_block, run_blocks
 from recpipe.model.boundaries import RowShape, boundary_specs
 from recpipe.model.context import StepContext
+from recpipe.model.coupling import Coupling
 from recpipe.model.rows import RowInit, init_rows
 from recpipe.specs import TableSpec
 
@@ -29,6 +30,7 @@ class Model(nn.Module):
         rule: how rows start.
         row_shapes: shape of every named tensor for one row.
         row_flops: operations of each block's forward pass for one row, a cost to cut stages by before any is measured.
+        couplings: blocks that are exact only where a step is computed in one piece.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Model(nn.Module):
         rule: RowInit,
         row_shapes: dict[str, RowShape],
         row_flops: list[int],
+        couplings: Sequence[Coupling] = (),
     ) -> None:
         super().__init__()
         self.name = name
@@ -48,6 +51,7 @@ class Model(nn.Module):
         self.rule = rule
         self.boundaries = boundary_specs(blocks, row_shapes)
         self.row_flops = row_flops
+        self.couplings = tuple(couplings)
         self.blocks = nn.ModuleList(blocks)
 
     @property

@@ -14,7 +14,7 @@ from recpipe.data import open_dataset, prepare_dataset
 from recpipe.embedding.placement import place_tables, placement_options
 from recpipe.errors import ConfigError
 from recpipe.model import Model, build_model
-from recpipe.planner.problem import Problem
+from recpipe.planner.problem import Problem, Scope
 from recpipe.planner.profiled import profiled
 from recpipe.planner.settings import to_allowed, to_scope
 from recpipe.planner.statistics import Demand, measured_demands, stated_demands
@@ -72,7 +72,7 @@ def problem_of(cfg: Any, topology: Topology, planner: Any, workload: Any) -> Pro
         element=_BYTES[cfg.dtype],
         row_element=_BYTES[cfg.dtype],
         allowed=to_allowed(names, planner, cfg.tables, topology.world),
-        scope=to_scope(planner),
+        scope=_scope(planner, model, topology),
         model=cfg.model.name,
         data=cfg.data.name if statistics is not None else "stated",
     )
@@ -80,6 +80,24 @@ def problem_of(cfg: Any, topology: Topology, planner: Any, workload: Any) -> Pro
         return problem
     layouts = place_tables(model.tables, topology.world, placement_options(cfg))
     return profiled(problem, load_profile(Path(cfg.cost.file)), layouts)
+
+
+def _scope(planner: Any, model: Model, topology: Topology) -> Scope:
+    """What the search may use; where a block couples rows, only what computes a step in one piece.
+
+    Raises:
+        ConfigError: the settings leave nothing of that.
+    """
+    scope, world = to_scope(planner), topology.world
+    if not model.couplings:
+        return scope
+    if (scope.stages and world not in scope.stages) or 1 not in scope.microbatches:
+        block = model.couplings[0]
+        raise ConfigError(
+            f"block {block.block}: {block.why}, so a step has to be computed in one piece: planner.stages has to allow {world} "
+            f"(all ranks in one pipeline) and planner.microbatches has to allow 1"
+        )
+    return replace(scope, stages=(world,), microbatches=(1,))
 
 
 def _limited(topology: Topology, memory_gb: float | None) -> Topology:

@@ -116,4 +116,5 @@ def _packed(piece: Batch | None) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8)
     columns = [piece.ids_N, piece.dense_BD, piece.lengths_FB, piece.labels_B]
     columns += [] if piece.weights_N is None else [piece.weights_N]
-    return torch.cat([column.contiguous().view(torch.uint8).flatten() for column in columns])
+    # Flat first: torch does not view a tensor of no columns as bytes.
+    return torch.cat([column.flatten().view(torch.uint8) for column in columns])

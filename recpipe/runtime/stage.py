@@ -86,7 +86,9 @@ class Stage:
         self.blocks = [model.blocks[index] for index in blocks]
         self.is_first, self.is_last = blocks.start == 0, blocks.stop == len(model.blocks)
         self.entry, self.exit = (Cut(model.boundaries[cut]) for cut in (blocks.start, blocks.stop))
-        self.weights: list[nn.Parameter] = [p for block in self.blocks for p in block.parameters()]
+        self.weights: list[nn.Parameter] = [
+            p for block in self.blocks for p in block.parameters() if p.requires_grad
+        ]
         self._first_reader = min(model.num_beside_rows, len(self.blocks))
 
     def forward_first(

@@ -18,6 +18,7 @@ from recpipe.batch import Batch
 from recpipe.comm import Groups
 from recpipe.comm.lane import Lane
 from recpipe.comm.traffic import Traffic
+from recpipe.errors import ConfigError
 from recpipe.model import Model, StepContext
 from recpipe.model.block import Block
 from recpipe.runtime.recorder import Recorder
@@ -25,6 +26,7 @@ from recpipe.schedule.ir import COMPUTE_OPS, Action, Op
 from recpipe.schedule.profile import Cut, Line, MeshProfile, Profile
 from recpipe.train.reading import read_epochs
 from recpipe.train.setup import Job, build_job
+from recpipe.train.whole_step import BATCH_NORM
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,15 @@ def measure_profile(cfg: Any, groups: Groups, rows: Rows | None = None) -> Profi
     Args:
         cfg: `recpipe.train.config.TrainConfig`.
         rows: None: the configured data, epoch after epoch.
+
+    Raises:
+        ConfigError: a block couples rows, so that no step may be cut.
     """
+    if getattr(cfg.model, "batch_norm", False):
+        raise ConfigError(
+            f"{BATCH_NORM}, and recpipe profile measures steps that are cut in {COARSE} and {FINE} microbatches; "
+            f"profile with model.batch_norm=false"
+        )
     blocks = measure_blocks(cfg, groups)
     cuts: dict[str, Cut] = {}
     meshes: dict[str, MeshProfile] = {}

@@ -7,12 +7,13 @@ the rows that were touched. It is slow and simple on purpose: everything else is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from recpipe.batch import Batch
+from recpipe.batch import Batch, join_batches
 from recpipe.embedding.optimizers import RowOptimizer
 from recpipe.model import Model, StepContext
 from recpipe.train.lr import LrPolicy
@@ -28,6 +29,11 @@ class ReferenceTrainer:
         dense_optimizer: over the blocks' parameters.
         table_lr, policy, seed: as in `Trainer`.
         clip_norm: largest norm of the dense gradient; None: any.
+        parts: pieces of a batch that are differentiated one after the other: the same sums in another order.
+        backwards: takes the rows of a step from the last to the first: another order also where a block couples rows.
+
+    Attributes:
+        losses: mean loss of each step.
     """
 
     def __init__(
@@ -40,8 +46,11 @@ class ReferenceTrainer:
         policy: LrPolicy,
         seed: int,
         clip_norm: float | None = None,
+        parts: int = 1,
+        backwards: bool = False,
     ) -> None:
-        self.clip_norm = clip_norm
+        self.clip_norm, self.parts, self.backwards = clip_norm, parts, backwards
+        self.losses: list[float] = []
         self.model, self.rule, self.dense_optimizer = model, rule, dense_optimizer
         self.tables = nn.ParameterList([nn.Parameter(table.clone()) for table in rows])
         self.table_lr, self.policy, self.seed = table_lr, policy, seed
@@ -51,12 +60,9 @@ class ReferenceTrainer:
 
     def train(self, batch: Batch) -> float:
         """One step over the whole global batch; gives its mean loss."""
-        logits_B, ids = self._forward(batch)
-        loss = F.binary_cross_entropy_with_logits(logits_B, batch.labels_B.to(logits_B.dtype), reduction="sum")
-        loss = loss / max(batch.num_rows, 1)
-        self.dense_optimizer.zero_grad(set_to_none=False)
-        self.tables.zero_grad()
-        loss.backward()
+        self._zero_gradients()
+        loss = sum(self._differentiate(part, batch.num_rows) for part in batch.microbatches(self.parts))
+        self.losses.append(loss)
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         factor = self.policy.factor(self.step)
@@ -64,18 +70,39 @@ class ReferenceTrainer:
             group["lr"] = base * factor
         self.dense_optimizer.step()
         self.step += 1
-        for table, state, touched in zip(self.tables, self.state, ids, strict=True):
+        for table, state, touched in zip(self.tables, self.state, self._ids(batch), strict=True):
             self._update(table, state, torch.unique(touched), self.table_lr * factor)
+        return loss
+
+    def _zero_gradients(self) -> None:
+        """Zero, not none: a weight that a step does not reach is updated with a gradient of zero."""
+        for weight in (*self.model.parameters(), *self.tables):
+            weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
+
+    def _differentiate(self, part: Batch, num_rows: int) -> float:
+        """Adds to all gradients; gives the share of these rows in the mean loss over `num_rows`."""
+        if not part.num_rows:
+            return 0.0
+        if self.backwards:
+            rows = [part.rows(i, i + 1) for i in reversed(range(part.num_rows))]
+            part = replace(join_batches(rows, len(self.tables)), first_row=part.first_row)
+        logits_B = self._forward(part)
+        loss = F.binary_cross_entropy_with_logits(logits_B, part.labels_B.to(logits_B.dtype), reduction="sum") / num_rows
+        loss.backward()
         return float(loss.detach())
 
-    def _forward(self, batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def _ids(self, batch: Batch) -> Sequence[torch.Tensor]:
+        return batch.ids_N.split(batch.lengths_FB.view(len(self.tables), -1).sum(1).tolist())
+
+    def _forward(self, batch: Batch) -> torch.Tensor:
         lengths = batch.lengths_FB.view(len(self.tables), -1)
-        ids = batch.ids_N.split(lengths.sum(1).tolist())
+        ids = self._ids(batch)
         weights = [None] * len(ids) if batch.weights_N is None else batch.weights_N.split(lengths.sum(1).tolist())
         pooled = [self._pool(i, ids[i], lengths[i].long(), weights[i]) for i in range(len(ids))]
-        context = StepContext(seed=self.seed, step=self.step, first_row=batch.first_row, training=True)
+        rows_B = torch.arange(batch.first_row, batch.first_row + batch.num_rows)
+        context = StepContext(self.seed, self.step, batch.first_row, rows_B.flip(0) if self.backwards else None)
         dtype = self.tables[0].dtype
-        return self.model(batch.dense_BD.to(dtype), torch.stack(pooled, dim=1), context), list(ids)
+        return self.model(batch.dense_BD.to(dtype), torch.stack(pooled, dim=1), context)
 
     def _pool(self, i: int, ids: torch.Tensor, lengths: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         table, mode = self.tables[i], self.model.tables[i].pooling

@@ -32,8 +32,9 @@ from recpipe.train.checkpoint_manifest import (
     whole_ones,
 )
 from recpipe.train.config_text import from_yaml
+from recpipe.train.generators import seed_generators, set_host_state
 from recpipe.train.progress import Progress
-from recpipe.train.state import OPTIMIZER, RANDOM, check_schema, read_schema, run_tensors, weights
+from recpipe.train.state import HOST_RANDOM, OPTIMIZER, RANDOM, check_schema, read_schema, run_tensors, weights
 from recpipe.train.taken import take_settings
 from recpipe.train.trainer import Trainer
 
@@ -292,8 +293,11 @@ def restore(trainer: Trainer, sums: Mapping[str, torch.Tensor], source: Source, 
         place[key] = tensor
     for name, whole in shared.items():
         sums[name].copy_(whole.sum(0))
+    seed_generators(int(source.cfg.seed), groups.rank, source.step)
     if RANDOM in run:
         torch.set_rng_state(run[RANDOM].pieces[0].tensor[0])
+    if HOST_RANDOM in run:
+        set_host_state(run[HOST_RANDOM].pieces[0].tensor[0])
     trainer.step = source.step
 
 

@@ -32,11 +32,13 @@ from recpipe.schedule.profile import load_profile
 from recpipe.schedule.settings import CostSettings, ScheduleSettings
 from recpipe.train.check import check_settings
 from recpipe.train.config_text import as_record
+from recpipe.train.generators import seed_generators
 from recpipe.train.guard import StepGuard
 from recpipe.train.lr import LrPolicy
 from recpipe.train.mesh import Mesh
 from recpipe.train.rendezvous import meet
 from recpipe.train.trainer import DenseUpdates, Scorer, Trainer
+from recpipe.train.whole_step import check_couplings
 
 logger = logging.getLogger(__name__)
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -98,6 +100,7 @@ def build_job(cfg: Any, groups: Groups, opening: Callable[[Any, Groups], Dataset
         ConfigError, PlanError, DataError: settings that do not fit, said before any table is made.
     """
     check_settings(cfg)
+    seed_generators(cfg.seed, groups.rank)
     mesh = Mesh.create(groups.world, cfg.mesh.stages, cfg.mesh.replicas)
     schedule, cost = as_record(ScheduleSettings, cfg.schedule), as_record(CostSettings, cfg.cost)
     program = build_program(schedule, cost, mesh.stages, mesh.replicas)
@@ -106,6 +109,7 @@ def build_job(cfg: Any, groups: Groups, opening: Callable[[Any, Groups], Dataset
     dataset = opening(cfg, groups)
     dtype = _DTYPES[cfg.dtype]
     model = build_model(cfg.model, dataset.schema, seed=cfg.seed, dtype=dtype, device="meta")
+    check_couplings(model.couplings, cfg, program, dataset.num_rows("train"))
     measured = load_profile(Path(cost.file)).blocks if cost.file else []
     partition = cut_tower(cfg.mesh.cuts, model, program.placement.num_stages, measured)
     stages = make_stages(model, partition, place, cfg.seed, _SHORT[cfg.compute_dtype])

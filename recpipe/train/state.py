@@ -15,10 +15,12 @@ from recpipe.errors import CheckpointError
 from recpipe.model import Model
 from recpipe.specs import POOLINGS, Feature, Schema
 from recpipe.train.checkpoint_manifest import read_value
+from recpipe.train.generators import host_state
 from recpipe.train.trainer import Scorer, Trainer
 from recpipe.untrusted import Value, typed
 
 WINDOW, LOSS, RANDOM = "run.metric_window", "run.loss_since_log", "run.random_state"
+HOST_RANDOM = "run.host_random_state"
 OPTIMIZER = "dense_optimizer."
 _MOST_COLUMNS = 1 << 20
 _MOST_ZERO_ROWS = 16
@@ -42,8 +44,9 @@ def everything(trainer: Trainer) -> dict[str, torch.Tensor | Entry]:
 
 
 def run_tensors(sums: Mapping[str, torch.Tensor], groups: Groups) -> dict[str, Entry]:
-    """What belongs to the run and not to the model, one slice a rank: sums over this rank's rows, the random state."""
-    return {name: _slice_of(tensor, groups) for name, tensor in {**sums, RANDOM: torch.get_rng_state()}.items()}
+    """What belongs to the run and not to the model, one slice a rank: sums over this rank's rows, random states."""
+    mine = {**sums, RANDOM: torch.get_rng_state(), HOST_RANDOM: host_state()}
+    return {name: _slice_of(tensor, groups) for name, tensor in mine.items()}
 
 
 def _slice_of(tensor: torch.Tensor, groups: Groups) -> Entry:

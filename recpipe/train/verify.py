@@ -2,13 +2,17 @@
 
 Every rank trains the reference by itself on the whole global batches and compares what it holds: losses, dense weights and
 optimizer state, its rectangles of every table and of the tables' optimizer state.
+
+Where something is beyond the tolerance, a second reference adds the rows of each step in another order. What differs between
+the two references is rounding and nothing else (a gradient that is zero but for rounding, which Adam divides by itself), and
+the bound of that tensor follows it; see `Difference.bound`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 import torch
 
@@ -21,32 +25,70 @@ from recpipe.train.setup import Job, dense_optimizer, row_optimizer
 from recpipe.train.state import dense_optimizer_state
 
 DEFAULT_TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
+KINDS = ("loss", "dense_weights", "dense_state", "rows", "row_state")
+_TIMES_ROUNDING, _LARGEST_BOUND = 16, 1e-9
+_PARTS = 3
+
+Name = tuple[str, str]
+"""One of `KINDS`, and what differs: a weight, a table."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one tensor is from that of the reference.
+
+    Args:
+        kind: of `KINDS`.
+        where: name of the weight, its state, or the table.
+        value: largest difference over max(1, size); NaN where something is not finite.
+        rounding: the same between two references that add rows in different orders; 0 where nobody looked.
+    """
+
+    kind: str
+    where: str
+    value: float
+    rounding: float = 0.0
+
+    def bound(self, tolerance: float) -> float:
+        """What `value` may be: a few times the reference's own rounding where that is more than the tolerance, up to 1e-9."""
+        return max(tolerance, min(_TIMES_ROUNDING * self.rounding, _LARGEST_BOUND))
 
 
 def compare_with_reference(job: Job, steps: int) -> dict[str, float]:
-    """Largest difference over max(1, size) of each kind of value after `steps` steps, over all ranks; collective.
+    """Largest difference over max(1, size) of each of `KINDS` after `steps` steps, over all ranks; collective."""
+    return largest(compare(job, steps, torch.inf))
 
-    Returns:
-        ``loss``, ``dense_weights``, ``dense_state``, ``rows``, ``row_state``.
+
+def largest(differences: list[Difference]) -> dict[str, float]:
+    """Largest difference of each kind; a NaN wins."""
+    by_kind = {kind: [one.value for one in differences if one.kind == kind] for kind in KINDS}
+    return {kind: float(torch.tensor([0.0, *values], dtype=torch.float64).max()) for kind, values in by_kind.items()}
+
+
+def compare(job: Job, steps: int, tolerance: float) -> list[Difference]:
+    """Every tensor's difference after `steps` steps, over all ranks; the same on every rank; collective.
+
+    Args:
+        tolerance: beyond it the reference's own rounding is measured, in float64.
     """
     feed = whole_feed(job)
     losses = _train_sharded(job, steps)
-    reference, reference_losses = _train_reference(job, feed, steps)
-    worst = {
-        "loss": _difference(losses, reference_losses),
-        "dense_weights": _worst(
-            (ours, theirs)
-            for ours, theirs in zip(job.model.parameters(), reference.model.parameters(), strict=True)
-            if not ours.is_meta
-        ),
-        "dense_state": _dense_state(job, reference),
-        **_tables(job, reference),
-    }
-    values = torch.tensor(list(worst.values()), dtype=torch.float64)
+    reference = _train_reference(job, feed, steps)
+    names = list(_tensors(reference))
+    mine = _measure(job, losses, reference)
+    values = torch.tensor([mine.get(name, 0.0) for name in names], dtype=torch.float64)
     gathered = job.groups.gather_cpu(values).view(job.groups.world, -1)
     # A NaN on any rank has to win.
-    largest = torch.where(gathered.isnan().any(0), torch.nan, gathered.max(0).values)
-    return dict(zip(worst, largest.tolist(), strict=True))
+    worst = torch.where(gathered.isnan().any(0), torch.nan, gathered.max(0).values).tolist()
+    found = [Difference(*name, value) for name, value in zip(names, worst, strict=True)]
+    if job.tables.dtype == torch.float64 and any(one.value > tolerance for one in found):
+        return _with_rounding(found, reference, _train_reference(job, feed, steps, reorder=True))
+    return found
+
+
+def _with_rounding(found: list[Difference], one: ReferenceTrainer, other: ReferenceTrainer) -> list[Difference]:
+    first, second = _tensors(one), _tensors(other)
+    return [replace(d, rounding=_difference(first[d.kind, d.where], second[d.kind, d.where])) for d in found]
 
 
 def _positions(feed: Feed, steps: int) -> Iterator[tuple[int, int]]:
@@ -60,52 +102,66 @@ def _train_sharded(job: Job, steps: int) -> torch.Tensor:
     return job.groups.sum_cpu(torch.tensor(losses, dtype=torch.float64))
 
 
-def _train_reference(job: Job, feed: Feed, steps: int) -> tuple[ReferenceTrainer, torch.Tensor]:
+def _train_reference(job: Job, feed: Feed, steps: int, reorder: bool = False) -> ReferenceTrainer:
+    """Args: reorder: adds the rows of a step in another order; in pieces, unless a block couples rows."""
     cfg, dtype = job.cfg, job.tables.dtype
     model = build_model(cfg.model, job.dataset.schema, seed=cfg.seed, dtype=dtype)
     reference = ReferenceTrainer(
         model,
         [model.init_rows(table, 0, table.num_rows, cfg.seed, dtype) for table in model.tables],
         row_optimizer(cfg.optimizer.table),
-        dense_optimizer(cfg.optimizer.dense, model.parameters()),
+        dense_optimizer(cfg.optimizer.dense, (w for w in model.parameters() if w.requires_grad)),
         cfg.optimizer.table.learning_rate,
         LrPolicy(cfg.lr.lr_warmup_steps, cfg.lr.lr_decay_start, cfg.lr.lr_decay_steps),
         cfg.seed,
         cfg.optimizer.dense.clip_norm,
+        parts=_PARTS if reorder and not model.couplings else 1,
+        backwards=reorder and bool(model.couplings),
     )
-    losses = []
     for epoch, step in _positions(feed, steps):
         start, stop = step * feed.global_batch, min((step + 1) * feed.global_batch, feed.num_rows)
-        losses.append(reference.train(job.dataset.batch("train", epoch, start, stop)))
-    return reference, torch.tensor(losses, dtype=torch.float64)
+        reference.train(job.dataset.batch("train", epoch, start, stop))
+    return reference
 
 
-def _dense_state(job: Job, reference: ReferenceTrainer) -> float:
-    ours = dense_optimizer_state(job.model, job.trainer.dense_optimizers.values())
-    theirs = dense_optimizer_state(reference.model, [reference.dense_optimizer])
-    assert ours.keys() <= theirs.keys()
-    return _worst((ours[name], theirs[name]) for name in ours)
+def _tensors(reference: ReferenceTrainer) -> dict[Name, torch.Tensor]:
+    """Everything that is compared, of a reference."""
+    losses = torch.tensor(reference.losses, dtype=torch.float64)
+    dense = dense_optimizer_state(reference.model, [reference.dense_optimizer])
+    found: dict[Name, torch.Tensor] = {("loss", "loss"): losses}
+    found |= {("dense_weights", name): value for name, value in reference.model.state_dict().items()}
+    found |= {("dense_state", name): value for name, value in dense.items()}
+    for spec, table, state in zip(reference.model.tables, reference.tables, reference.state, strict=True):
+        found["rows", spec.name] = table
+        found |= {("row_state", f"{spec.name}.{kind}"): value for kind, value in state.items()}
+    return found
 
 
-def _tables(job: Job, reference: ReferenceTrainer) -> dict[str, float]:
-    index = {spec.name: i for i, spec in enumerate(reference.model.tables)}
-    rows, state = [0.0], [0.0]
+def _measure(job: Job, losses: torch.Tensor, reference: ReferenceTrainer) -> dict[Name, float]:
+    """Differences of what this rank holds."""
+    theirs = _tensors(reference)
+    ours: dict[Name, torch.Tensor] = {("loss", "loss"): losses}
+    ours |= {("dense_weights", name): w for name, w in job.model.state_dict().items() if not w.is_meta}
+    dense = dense_optimizer_state(job.model, job.trainer.dense_optimizers.values())
+    ours |= {("dense_state", name): value for name, value in dense.items()}
+    return {name: _difference(value, theirs[name]) for name, value in ours.items()} | _tables(job, theirs)
+
+
+def _tables(job: Job, theirs: dict[Name, torch.Tensor]) -> dict[Name, float]:
+    found: dict[Name, float] = {}
     for name, entry in job.tables.entries().items():
         _, table, kind = name.split(".", 2)
-        i = index[table]
-        whole = reference.tables[i] if kind == "weight" else reference.state[i][kind]
-        for piece in entry.pieces:
-            part = whole[tuple(slice(o, o + n) for o, n in zip(piece.offsets, piece.tensor.shape, strict=True))]
-            (rows if kind == "weight" else state).append(_difference(piece.tensor, part))
-    return {"rows": _max(rows), "row_state": _max(state)}
+        place = ("rows", table) if kind == "weight" else ("row_state", f"{table}.{kind}")
+        parts = [
+            _difference(piece.tensor, theirs[place][_rectangle(piece.offsets, piece.tensor.shape)])
+            for piece in entry.pieces
+        ]
+        found[place] = float(torch.tensor([0.0, *parts], dtype=torch.float64).max())
+    return found
 
 
-def _worst(pairs: Any) -> float:
-    return _max([0.0, *(_difference(ours, theirs) for ours, theirs in pairs)])
-
-
-def _max(values: list[float]) -> float:
-    return float(torch.tensor(values, dtype=torch.float64).max())
+def _rectangle(offsets: tuple[int, ...], shape: torch.Size) -> tuple[slice, ...]:
+    return tuple(slice(start, start + size) for start, size in zip(offsets, shape, strict=True))
 
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -114,3 +170,23 @@ def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
         return 0.0
     ours, theirs = ours.detach().double(), theirs.detach().double()
     return float(((ours - theirs).abs() / theirs.abs().clamp(min=1.0)).max())
+
+
+def told(differences: list[Difference], tolerance: float, say: Callable[[str], object]) -> bool:
+    """Says what was found, a line a kind and one for each tensor that is beyond its bound or has one of its own.
+
+    Returns:
+        Whether everything is within its bound.
+    """
+    beyond = [one for one in differences if not one.value <= one.bound(tolerance)]
+    for kind, value in largest(differences).items():
+        worst = [one for one in beyond if one.kind == kind]
+        names = ", ".join(one.where for one in worst[:4]) + (f" and {len(worst) - 4} more" if len(worst) > 4 else "")
+        say(f"  {kind:<14} {value:.3g}" + (f"   beyond the tolerance: {names}" if worst else ""))
+    for one in differences:
+        if tolerance < one.value <= one.bound(tolerance):
+            say(
+                f"  {one.where} differs by {one.value:.3g}: by no more than its rounding, the reference itself differs by "
+                f"{one.rounding:.3g} when it adds the rows of a step in another order"
+            )
+    return not beyond
