@@ -40,7 +40,8 @@ class Difference:
     Args:
         kind: of `KINDS`.
         where: name of the weight, its state, or the table.
-        value: largest difference over max(1, size); NaN where something is not finite.
+        value: largest difference over max(size, value), where size is 1 and of optimizer state its largest value, if less;
+            NaN where something is not finite.
         rounding: the same between two references that add rows in different orders; 0 where nobody looked.
     """
 
@@ -55,7 +56,7 @@ class Difference:
 
 
 def compare_with_reference(job: Job, steps: int) -> dict[str, float]:
-    """Largest difference over max(1, size) of each of `KINDS` after `steps` steps, over all ranks; collective."""
+    """Largest `Difference.value` of each of `KINDS` after `steps` steps, over all ranks; collective."""
     return largest(compare(job, steps, torch.inf))
 
 
@@ -88,7 +89,26 @@ def compare(job: Job, steps: int, tolerance: float) -> list[Difference]:
 
 def _with_rounding(found: list[Difference], one: ReferenceTrainer, other: ReferenceTrainer) -> list[Difference]:
     first, second = _tensors(one), _tensors(other)
-    return [replace(d, rounding=_difference(first[d.kind, d.where], second[d.kind, d.where])) for d in found]
+    sizes = _sizes(first)
+    names = [(d.kind, d.where) for d in found]
+    rounding = [_difference(first[name], second[name], sizes[_family(name)]) for name in names]
+    return [replace(d, rounding=value) for d, value in zip(found, rounding, strict=True)]
+
+
+def _family(name: Name) -> Name:
+    """What a tensor is compared in size with: optimizer state with all of its sort, as the second moments of all weights."""
+    kind, where = name
+    return (kind, where.rpartition(".")[2]) if kind in ("dense_state", "row_state") else (kind, "")
+
+
+def _sizes(tensors: dict[Name, torch.Tensor]) -> dict[Name, float]:
+    """By family, what is not small: 1, and for optimizer state in float64, often far smaller, its largest value up to 1."""
+    sizes: dict[Name, float] = {}
+    for name, value in tensors.items():
+        is_state = name[0] in ("dense_state", "row_state") and value.dtype == torch.float64 and value.numel()
+        size = min(1.0, float(value.abs().max())) if is_state else 1.0
+        sizes[_family(name)] = max(sizes.get(_family(name), 1e-300), size)
+    return sizes
 
 
 def _positions(feed: Feed, steps: int) -> Iterator[tuple[int, int]]:
@@ -140,20 +160,22 @@ def _tensors(reference: ReferenceTrainer) -> dict[Name, torch.Tensor]:
 def _measure(job: Job, losses: torch.Tensor, reference: ReferenceTrainer) -> dict[Name, float]:
     """Differences of what this rank holds."""
     theirs = _tensors(reference)
+    sizes = _sizes(theirs)
     ours: dict[Name, torch.Tensor] = {("loss", "loss"): losses}
     ours |= {("dense_weights", name): w for name, w in job.model.state_dict().items() if not w.is_meta}
     dense = dense_optimizer_state(job.model, job.trainer.dense_optimizers.values())
     ours |= {("dense_state", name): value for name, value in dense.items()}
-    return {name: _difference(value, theirs[name]) for name, value in ours.items()} | _tables(job, theirs)
+    found = {name: _difference(value, theirs[name], sizes[_family(name)]) for name, value in ours.items()}
+    return found | _tables(job, theirs, sizes)
 
 
-def _tables(job: Job, theirs: dict[Name, torch.Tensor]) -> dict[Name, float]:
+def _tables(job: Job, theirs: dict[Name, torch.Tensor], sizes: dict[Name, float]) -> dict[Name, float]:
     found: dict[Name, float] = {}
     for name, entry in job.tables.entries().items():
         _, table, kind = name.split(".", 2)
         place = ("rows", table) if kind == "weight" else ("row_state", f"{table}.{kind}")
         parts = [
-            _difference(piece.tensor, theirs[place][_rectangle(piece.offsets, piece.tensor.shape)])
+            _difference(piece.tensor, theirs[place][_rectangle(piece.offsets, piece.tensor.shape)], sizes[_family(place)])
             for piece in entry.pieces
         ]
         found[place] = float(torch.tensor([0.0, *parts], dtype=torch.float64).max())
@@ -164,12 +186,12 @@ def _rectangle(offsets: tuple[int, ...], shape: torch.Size) -> tuple[slice, ...]
     return tuple(slice(start, start + size) for start, size in zip(offsets, shape, strict=True))
 
 
-def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Largest |ours - theirs| / max(1, |theirs|); NaN where either is not finite."""
+def _difference(ours: torch.Tensor, theirs: torch.Tensor, size: float) -> float:
+    """Largest |ours - theirs| / max(size, |theirs|); NaN where either is not finite."""
     if not ours.numel():
         return 0.0
     ours, theirs = ours.detach().double(), theirs.detach().double()
-    return float(((ours - theirs).abs() / theirs.abs().clamp(min=1.0)).max())
+    return float(((ours - theirs).abs() / theirs.abs().clamp(min=size)).max())
 
 
 def told(differences: list[Difference], tolerance: float, say: Callable[[str], object]) -> bool:
