@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tokenize
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +16,10 @@ from recpipe.untrusted import open_regular, shown
 
 MAX_DIMS, MAX_ELEMENTS = 8, 2**48
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-UNREADABLE = (OSError, ValueError, SyntaxError, TypeError, KeyError, EOFError, MemoryError, RecursionError, OverflowError)
+UNREADABLE = (
+    *(OSError, ValueError, SyntaxError, TypeError, KeyError, EOFError, MemoryError, RecursionError, OverflowError),
+    tokenize.TokenError,
+)
 
 
 def map_array(path: Path, kinds: str = "iuf", shape: Sequence[int | None] | None = None) -> np.ndarray:

@@ -101,6 +101,10 @@ def _check_feature(feature: Value) -> None:
     feature["weighted"].flag()
     for kind in _COUNTED:
         _by_split(feature[kind])
+    counts = feature.get("counts")
+    for name, value in counts.fields(("covered", "lookups")).items() if counts is not None else ():
+        if name != "top_share":
+            value.number(0)
     files = feature.get("files")
     for name, file in files.fields().items() if files is not None else ():
         Value(name, file.source, file.place).name()

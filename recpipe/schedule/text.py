@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from recpipe.errors import ScheduleError
 from recpipe.schedule.ir import STEP_OPS, WHOLE_STEP, Action, Op, Placement, Program
-from recpipe.untrusted import shown
+from recpipe.untrusted import Source, shown
 
 _ACTION = re.compile(r"(?:(\d{1,9}):)?([A-Z]+)(\d{1,9})(?:\.(\d{1,9}))?(?:@(\d{1,9}))?", re.ASCII)
 MAX_CHARACTERS, MAX_COUNT = 64 << 20, 2**20
@@ -61,6 +62,11 @@ def parse_program(text: str) -> Program:
         except ValueError as error:
             raise ScheduleError(f"line {number}: {error}") from error
     return _assemble(head, rows, orders, frozenset(fused))
+
+
+def read_program(path: Path) -> Program:
+    """Reads a program from a file. Raises ScheduleError."""
+    return parse_program(Source(path, ScheduleError, large=True).text())
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -19,7 +19,7 @@ from recpipe.errors import CheckpointError, ConfigError, RecpipeError, nearest
 from recpipe.model.config import SCHEMAS as MODEL
 from recpipe.train.check import check_choices
 from recpipe.train.config import CHOICES, TrainConfig
-from recpipe.untrusted import MAX_DEPTH, Source, shown
+from recpipe.untrusted import MAX_DEPTH, MAX_INTEGER, Source, shown, shown_number
 
 MAX_CHARACTERS = 2 << 20
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -52,7 +52,7 @@ def from_yaml(text: str, path: Path = Path("config.yaml")) -> Any:
         cfg = OmegaConf.merge(OmegaConf.structured(TrainConfig), values)
         check_choices(cfg, CHOICES)
         check_bounds(_container(cfg))
-    except (OmegaConfBaseException, ConfigError, ValueError, TypeError) as error:
+    except (OmegaConfBaseException, ConfigError, ValueError, TypeError, OverflowError) as error:
         raise _refused(error, source) from None
     return cfg
 
@@ -69,7 +69,7 @@ def _plain(text: str, source: Source) -> dict[str, Any]:
     try:
         _check_events(text, source)
         values = OmegaConf.to_container(OmegaConf.create(text))
-    except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise _refused(error, source) from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise source.damaged("it is no list of settings")
@@ -101,7 +101,11 @@ def _require_values(node: Any, name: str, source: Source) -> None:
             _require_values(value, f"{name}.{key}" if name else str(key), source)
     elif isinstance(node, list):
         for value in node:
+            if isinstance(value, dict | list):
+                raise source.damaged(f"{shown(name)} has {'a list' if isinstance(value, list) else 'settings'} inside a list")
             _require_values(value, name, source)
+    elif isinstance(node, int) and abs(node) > MAX_INTEGER:
+        raise source.damaged(f"{shown(name)} is {shown_number(node)}, too large a number")
     elif isinstance(node, str) and ("${" in node or node == "???"):
         raise source.damaged(
             f"{shown(name)} is {shown(node)}; a checkpoint holds values, nothing that is filled in later"
@@ -127,7 +131,7 @@ def checked_group(node: Any, group: str, source: Source) -> dict[str, Any]:
     try:
         found: dict[str, Any] = _container(OmegaConf.merge(OmegaConf.structured(records[kind]), node))
         check_bounds({group: found})
-    except (OmegaConfBaseException, ConfigError, ValueError, TypeError) as error:
+    except (OmegaConfBaseException, ConfigError, ValueError, TypeError, OverflowError) as error:
         raise _refused(error, source, group) from None
     return found
 
