@@ -7,7 +7,15 @@ from collections.abc import Iterable
 
 
 class RecpipeError(Exception):
-    """Base of every error shown to a user as one message, without a trace."""
+    """Base of every error shown to a user as one message, without a trace.
+
+    A message may quote a stranger's file: its text has control characters escaped, its lines and tabs stay.
+    """
+
+    def __str__(self) -> str:
+        from recpipe.untrusted import printable
+
+        return printable(super().__str__())
 
 
 class ConfigError(RecpipeError, ValueError):

@@ -66,6 +66,8 @@ def seal(folder: Path) -> None:
     path = folder / MANIFEST
     content = json.loads(path.read_text())["content"]
     for name in content["files"]:
+        if (folder / name).is_symlink():
+            continue
         data = (folder / name).read_bytes()
         content["files"][name] = [len(data), zlib.crc32(data)]
     path.write_text(_render(content))

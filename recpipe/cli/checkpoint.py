@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recpipe.errors import ConfigError, nearest
+from recpipe.untrusted import printable, shown
 
 CONFIG = "checkpoint"
 HELP = "Look into checkpoints: recpipe checkpoint inspect|verify|convert|export|average DIR."
@@ -72,9 +73,9 @@ def _inspect(cfg: Any) -> int:
         f"dense weights: {found['dense_weights']:,}; state of a table row: {', '.join(found['table_state']) or 'none'}"
     )
     for name, shape in found["tables"].items():
-        print(f"  {name:<16}{shape[0]:>14,} x {shape[1]}")
+        print(f"  {shown(name):<16}{shape[0]:>14,} x {shape[1]}")
     print("best validation: " + (one_line(found["metrics"]) if found["metrics"] else "none yet"))
-    print("versions: " + ", ".join(f"{key} {value}" for key, value in found["versions"].items()))
+    print("versions: " + ", ".join(f"{shown(key)} {shown(value)}" for key, value in found["versions"].items()))
     return 0
 
 
@@ -89,7 +90,7 @@ def _verify(cfg: Any) -> int:
         print(json.dumps(problems, indent=1))
     else:
         for name, found in problems.items():
-            print("\n".join(found) if found else f"{name}: whole")
+            print(printable("\n".join(found)) if found else f"{name}: whole")
     return 1 if any(problems.values()) else 0
 
 

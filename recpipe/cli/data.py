@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from recpipe.errors import ConfigError, nearest
+from recpipe.untrusted import printable
 
 CONFIG = None
 HELP = "Prepare, inspect and verify data: recpipe data prepare source=FILE out=DIR | inspect DIR | verify DIR."
@@ -95,7 +96,7 @@ def _prepare(cfg: Any) -> int:
     with _bar() as report:
         out = prepare(cfg.data, lambda line: print(line, file=sys.stderr), report)
     for warning in read_manifest(out)["provenance"]["warnings"]:
-        print(f"WARNING: {warning}", file=sys.stderr)
+        print(f"WARNING: {printable(warning)}", file=sys.stderr)
     print(out)
     return 0
 
@@ -134,7 +135,7 @@ def _inspect(cfg: Any) -> int:
     from recpipe.data.prepared import read_manifest
 
     manifest = read_manifest(to_path(_named(cfg)))
-    print(json.dumps(manifest, indent=1) if cfg.json else render(manifest))
+    print(json.dumps(manifest, indent=1) if cfg.json else printable(render(manifest)))
     return 0
 
 
@@ -147,7 +148,7 @@ def _verify(cfg: Any) -> int:
     if cfg.json:
         print(json.dumps({"directory": str(directory), "problems": problems}))
     else:
-        print("\n".join(problems) if problems else f"{directory}: all counts and checksums are right")
+        print(printable("\n".join(problems)) if problems else f"{directory}: all counts and checksums are right")
     return 1 if problems else 0
 
 

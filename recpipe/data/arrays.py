@@ -65,7 +65,7 @@ def read_header(file: BinaryIO) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
 
 
 def _misfit(found: tuple[int, ...], dtype: np.dtype[Any], kinds: str, shape: Sequence[int | None] | None) -> str:
-    if dtype.kind not in kinds:
+    if dtype.kind not in kinds or not dtype.isnative:
         return f"its values are {dtype}"
     fits = shape is None or (
         len(found) == len(shape) and all(want in (None, n) for n, want in zip(found, shape, strict=True))

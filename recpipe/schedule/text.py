@@ -108,9 +108,11 @@ def _assemble(
     unknown = [shown(key) for key in sorted(head.keys() - {"schedule", "width", "tables", *_COUNTS})[:5]]
     if missing or unknown or not rows:
         raise ScheduleError(f"not a program: missing lines {missing}, unknown lines {unknown}, {len(rows)} replicas.")
+    if not all(rows):
+        raise ScheduleError("not a program: a replica has no stages.")
     tables = tuple(_count(rank, "tables") for rank in head["tables"].split())
     place = Placement(tuple(rows), tables, _count(head["width"], "width"))
-    if not rows[0] or len({len(row) for row in rows}) != 1 or len(orders) != place.num_ranks:
+    if len({len(row) for row in rows}) != 1 or len(orders) != place.num_ranks:
         raise ScheduleError(f"{len(orders)} rank lines for {place.num_ranks} ranks, stages {list(map(len, rows))}.")
     lanes, microbatches, steps = (_count(head[key], key, least=1) for key in _COUNTS[:3])
     lag, stagger = (_count(head[key], key) for key in _COUNTS[3:])

@@ -64,6 +64,8 @@ def take_places(saved: Any, given: Collection[str], folder: Path) -> None:
     Raises:
         CheckpointError: a place beyond this machine.
     """
+    if saved.data is None:
+        raise CheckpointError(f"{folder}: its settings have no data")
     defaults = DATA[saved.data.name]()
     for name in _NEVER:
         if hasattr(defaults, name) and not _is_given(f"data.{name}", given):
