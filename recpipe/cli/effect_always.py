@@ -105,6 +105,7 @@ ALWAYS = frozenset(
         "data.weights",
         "data.zipf",
         "guard.non_finite",
+        "launch.check_memory",
         "launch.threads",
         "log.every_steps",
         "log.progress",

@@ -23,7 +23,7 @@ _LOOP_ONLY = (
     "log",
     "trace",
 )
-_OF_A_LAUNCH = ("launch.max_restarts", "launch.watchdog_seconds", "launch.timeout_seconds")
+_OF_A_LAUNCH = ("launch.check_memory", "launch.max_restarts", "launch.watchdog_seconds", "launch.timeout_seconds")
 _RATES = tuple(f"optimizer.table.{name}" for name in ("learning_rate", "eps", "l2")) + tuple(
     f"optimizer.dense.{name}" for name in ("learning_rate", "eps", "weight_decay", "clip_norm")
 )

@@ -53,6 +53,7 @@ class LaunchConfig:
         watchdog_seconds: a rank that stands still for so long while others wait for it is named, and all leave; 0: no
             such watch. Longer than anything a single rank does alone, such as building a batch.
         max_restarts: times that local workers are started again, from the last checkpoint, after one has died.
+        check_memory: refuse to start where tables and tower cannot fit in the memory that is free; false: say so and start.
     """
 
     nproc: int = 2
@@ -60,6 +61,7 @@ class LaunchConfig:
     timeout_seconds: int = 600
     watchdog_seconds: int = 120
     max_restarts: int = 0
+    check_memory: bool = True
 
 
 @dataclass

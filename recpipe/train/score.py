@@ -31,7 +31,7 @@ def run_score(cfg: Any, groups: Groups) -> int:
     folder, output = checkpoint.choose(Path(cfg.checkpoint), groups), Path(cfg.output)
     trained = from_yaml(checkpoint.read_text(folder, "config.yaml"), folder / "config.yaml")
     take_places(trained, OF_THE_RUN, folder)
-    trained.tables, trained.exchange.kind = cfg.tables, "window"
+    trained.tables, trained.exchange.kind, trained.launch = cfg.tables, "window", cfg.launch
     work = output.with_name(f".{output.name}.rows")
     try:
         rows = _rows(cfg, folder, trained, work, groups)

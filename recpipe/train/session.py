@@ -124,7 +124,7 @@ def run_eval(cfg: Any, groups: Groups) -> int:
     folder = checkpoint.choose(Path(cfg.checkpoint), groups)
     trained = from_yaml(checkpoint.read_text(folder, "config.yaml"), folder / "config.yaml")
     take_places(trained, OF_THE_RUN if cfg.data_path else (), folder)
-    trained.tables, trained.exchange.kind = cfg.tables, "window"
+    trained.tables, trained.exchange.kind, trained.launch = cfg.tables, "window", cfg.launch
     with shared_directory(cfg.output, groups) as work:
         rows = _rows_to_evaluate(cfg, folder, trained, work, groups)
         check_schema(read_schema(folder), rows.dataset.schema)
@@ -171,7 +171,7 @@ def run_profile(cfg: Any, groups: Groups) -> int:
 def run_verify(cfg: Any, groups: Groups) -> int:
     """This configuration beside the single-process reference; exit code 1 beyond the tolerance."""
     apply_plan_setting(cfg, groups)
-    job = build_job(cfg, groups)
+    job = build_job(cfg, groups, with_reference=True)
     for remark in remarks(cfg, job.program.name, job.tables.layouts, job.dataset.num_rows("valid")):
         logger.info(remark)
     tolerance = DEFAULT_TOLERANCE[cfg.dtype] if cfg.tolerance is None else cfg.tolerance

@@ -35,6 +35,7 @@ from recpipe.train.config_text import as_record
 from recpipe.train.generators import seed_generators
 from recpipe.train.guard import StepGuard
 from recpipe.train.lr import LrPolicy
+from recpipe.train.memory import check_memory
 from recpipe.train.mesh import Mesh
 from recpipe.train.rendezvous import meet
 from recpipe.train.trainer import DenseUpdates, Scorer, Trainer
@@ -89,12 +90,15 @@ def open_data(cfg: Any, groups: Groups) -> Dataset:
     return open_dataset(cfg.data, cfg.seed)
 
 
-def build_job(cfg: Any, groups: Groups, opening: Callable[[Any, Groups], Dataset] = open_data) -> Job:
+def build_job(
+    cfg: Any, groups: Groups, opening: Callable[[Any, Groups], Dataset] = open_data, with_reference: bool = False
+) -> Job:
     """Everything of a training run, at step 0.
 
     Args:
         cfg: `recpipe.train.config.TrainConfig`, composed.
         opening: gives the data set.
+        with_reference: every rank trains the single-process reference, too, which takes memory.
 
     Raises:
         ConfigError, PlanError, DataError: settings that do not fit, said before any table is made.
@@ -112,6 +116,7 @@ def build_job(cfg: Any, groups: Groups, opening: Callable[[Any, Groups], Dataset
     check_couplings(model.couplings, cfg, program, dataset.num_rows("train"))
     measured = load_profile(Path(cost.file)).blocks if cost.file else []
     partition = cut_tower(cfg.mesh.cuts, model, program.placement.num_stages, measured)
+    check_memory(cfg, model, dataset.schema, program, partition, groups, with_reference)
     stages = make_stages(model, partition, place, cfg.seed, _SHORT[cfg.compute_dtype])
     traffic = Traffic()
     tables = build_tables(cfg, model, groups, traffic)
@@ -133,7 +138,9 @@ def build_scorer(cfg: Any, dataset: Dataset, groups: Groups) -> Scorer:
     program = build_program(ScheduleSettings(microbatches=1, embedding="ahead"), CostSettings(), 1, groups.world)
     place = Place(program.placement, groups.world, groups.rank)
     model = build_model(cfg.model, dataset.schema, seed=cfg.seed, dtype=_DTYPES[cfg.dtype], device="meta")
-    stages = make_stages(model, cut_tower([], model, 1), place, cfg.seed)
+    partition = cut_tower([], model, 1)
+    check_memory(cfg, model, dataset.schema, program, partition, groups)
+    stages = make_stages(model, partition, place, cfg.seed)
     tables = build_tables(cfg, model, groups, Traffic())
     order = step_order(program, place.local).forward_only()
     return Scorer(model, tables, Executor(order, place, tables, stages, None, None, cfg.seed))
