@@ -12,7 +12,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from recpipe.bench.leaving import signals_raise
 from recpipe.bench.settings import BenchConfig
 from recpipe.errors import ConfigError, nearest
 
@@ -38,8 +37,7 @@ def main(cfg: Any) -> int:
     config: Any = OmegaConf.to_object(cfg)
     folder = Path(config.out or f"runs/bench/{config.action}-{datetime.now():%Y%m%d-%H%M%S}")
     folder.mkdir(parents=True, exist_ok=True)
-    with signals_raise():
-        actions[config.action](config, folder)
+    actions[config.action](config, folder)
     return 0
 
 

@@ -12,6 +12,7 @@ from recpipe.cli.ctrl_c import EXIT_INTERRUPTED
 from recpipe.errors import ConfigError, RecpipeError
 from recpipe.train.failures import AlreadyReported, describe
 from recpipe.train.launch import found_workers
+from recpipe.train.leaving import Stopped, signals_raise
 
 EXIT_FAILURE = 1
 EXIT_CONFIG = 2
@@ -32,10 +33,14 @@ def guarded(run: Callable[[], int]) -> int:
 
 def _guarded(run: Callable[[], int]) -> int:
     try:
-        return run()
+        with signals_raise():
+            return run()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except Stopped as stopped:
+        print(f"stopped by {stopped.name}", file=sys.stderr)
+        return int(stopped.code or EXIT_FAILURE)
     except BrokenPipeError:
         # The reader of our output has gone; a second failure at interpreter exit would print a trace.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -15,16 +15,28 @@ from recpipe.train.metrics import Report, evaluate
 from recpipe.train.trainer import Scorer
 
 
+class ScoringLeft(Exception):
+    """A split was left between two batches, on all ranks at the same one."""
+
+
 def score_split(
-    scorer: Scorer, dataset: Dataset, split: str, groups: Groups, batch_size: int, limit: int | None
+    scorer: Scorer,
+    dataset: Dataset,
+    split: str,
+    groups: Groups,
+    batch_size: int,
+    limit: int | None,
+    leaves: Callable[[], bool] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and labels of all rows of a split, in row order, on every rank; collective.
 
     Args:
         batch_size: rows of a consumer in a step.
         limit: at most this many steps.
+        leaves: asked after each batch; has to answer the same on every rank.
 
     Raises:
+        ScoringLeft: it answered yes.
         TrainingError: a row is missing or was scored twice.
     """
     place = scorer.place
@@ -32,8 +44,10 @@ def score_split(
     loader = Loader(dataset, split, 0, feed.shares(place.consumer), num_workers=1)
     was_training = scorer.model.training
     scorer.model.eval()
-    results = list(scorer.score(iter(loader)))
-    scorer.model.train(was_training)
+    try:
+        results = list(_scored(scorer, loader, leaves))
+    finally:
+        scorer.model.train(was_training)
     dropped = int(groups.sum_cpu(torch.tensor([sum(result.num_dropped for result in results)])))
     columns = [_column(results, name) for name in ("rows_B", "logits_B", "labels_B")]
     place_N, all_logits, all_labels = (groups.gather_cpu(column) for column in columns)
@@ -46,12 +60,24 @@ def score_split(
     return all_logits[order], all_labels[order]
 
 
+def _scored(scorer: Scorer, loader: Loader, leaves: Callable[[], bool] | None) -> Iterator[StepResult]:
+    for result in scorer.score(iter(loader)):
+        yield result
+        if leaves is not None and leaves():
+            raise ScoringLeft
+
+
 def evaluate_split(
-    scorer: Scorer, dataset: Dataset, split: str, groups: Groups, batch_size: int, limit: int | None
+    scorer: Scorer,
+    dataset: Dataset,
+    split: str,
+    groups: Groups,
+    batch_size: int,
+    limit: int | None,
+    leaves: Callable[[], bool] | None = None,
 ) -> tuple[Report, list[str]]:
-    """Metrics of a split from pooled scores, and remarks; the same on every rank."""
-    logits, labels = score_split(scorer, dataset, split, groups, batch_size, limit)
-    return evaluate(logits, labels)
+    """Metrics of a split from pooled scores, and remarks; the same on every rank. Raises as `score_split`."""
+    return evaluate(*score_split(scorer, dataset, split, groups, batch_size, limit, leaves))
 
 
 def _column(results: Sequence[StepResult], name: str) -> torch.Tensor:

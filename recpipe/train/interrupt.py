@@ -24,17 +24,23 @@ FORWARDED = signal.SIGUSR1
 SAME_SECONDS = 1.0
 
 
+def heard() -> tuple[signal.Signals, ...]:
+    """The signals that end a command: all of `KINDS`, but a hangup that was inherited as ignored, as under nohup."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return tuple(kind for kind in KINDS if not (kind == signal.SIGHUP and ignored))
+
+
 class Interruption:
     """Takes signals while it is entered, on the main thread; elsewhere it does nothing.
 
     Args:
         speaks: says what will happen.
-        kinds: the signals.
+        kinds: the signals; None: those that end a command.
     """
 
-    def __init__(self, speaks: bool = True, kinds: Sequence[signal.Signals] = KINDS) -> None:
+    def __init__(self, speaks: bool = True, kinds: Sequence[signal.Signals] | None = None) -> None:
         self.number: int | None = None
-        self._speaks, self._kinds, self._when = speaks, kinds, 0.0
+        self._speaks, self._kinds, self._when = speaks, heard() if kinds is None else kinds, 0.0
         self._before: dict[signal.Signals, object] = {}
 
     @property

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from recpipe.batch import Batch
-from recpipe.errors import TrainingError
+from recpipe.errors import ConfigError, TrainingError
 from recpipe.runtime.running import StepResult
 from recpipe.train import checkpoint
 from recpipe.train.agreement import Agreement
+from recpipe.train.checkpoint_manifest import MANIFEST
 from recpipe.train.checkpoint_saver import Content, Saver
 from recpipe.train.encoded import Kept, keep_encoding
-from recpipe.train.evaluate import evaluate_split
+from recpipe.train.evaluate import ScoringLeft, evaluate_split
 from recpipe.train.feed import Feed
 from recpipe.train.interrupt import Interruption
 from recpipe.train.metric_window import MetricWindow
@@ -28,6 +29,7 @@ from recpipe.train.progress import Best, Clock, Progress
 from recpipe.train.reading import read_batches
 from recpipe.train.report import Reporter
 from recpipe.train.resume import Source, restore, rows_per_step
+from recpipe.train.run_dir import drop_line
 from recpipe.train.setup import Job
 from recpipe.train.state import LOSS, WINDOW, everything, run_tensors, schema_json, weights
 from recpipe.train.summary import plan_json, versions
@@ -115,26 +117,71 @@ class TrainingLoop:
 
         Leaves earlier, with a checkpoint, when interrupted: then `interrupted` is true.
         """
-        while self.progress.epoch < self.job.cfg.epochs and not self._has_enough():
+        if self.progress.left == "valid":
+            self._validate(reporter)
+        while not self.interrupted and self._trains():
             self._epoch(reporter)
-            if self.interrupted:
-                break
-            self._close_epoch(reporter)
+            if not self.interrupted:
+                self._close_epoch(reporter)
         self._agreement.close()
         self._saver.finish()
         if not self.interrupted:
             self.progress.finished = True
             self._take_best(reporter)
 
+    def _trains(self) -> bool:
+        """Whether something is left to train. Raises ConfigError where the weights to train on from are gone."""
+        left = self.progress.epoch < self.job.cfg.epochs and not self._has_enough()
+        if left and not self.progress.resumable:
+            raise ConfigError(
+                f"{self.source.folder if self.source else self.folder}: holds the best weights of a run that ended but for its "
+                "last test: no place to train on from; resume it with the same epochs and early_stopping.patience"
+            )
+        return left
+
+    def last_test(self, split: str, reporter: Reporter) -> dict[str, Any]:
+        """Metrics of the end of the run, reported; empty where there are no rows, or where `interrupted` has become true."""
+        if not self.job.dataset.num_rows(split):
+            return {}
+        found = self._score(split, "test")
+        self._agreement.close()
+        if found is None:
+            return {}
+        self.progress.left = ""
+        reporter.validation(self.job.trainer.step, self.job.cfg.epochs - 1, split, *found)
+        return found[0]
+
+    def _score(self, split: str, left: str) -> tuple[dict[str, Any], list[str]] | None:
+        """Metrics of a split; None where a signal cut it short: then a checkpoint says what is left, and the run stops."""
+        if self.source is not None and self.source.step == self.job.trainer.step and self.job.groups.rank == 0:
+            # A run that ended in between may have written the line already.
+            drop_line(self.folder, self.source.step, split)
+        try:
+            return self.evaluate(split)
+        except ScoringLeft:
+            self.progress.left, self.interrupted = left, True
+            self._keep_step()
+            return None
+
+    def _keep_step(self) -> None:
+        """A checkpoint of this step, unless that would put the best weights in the place of the last ones; collective."""
+        name = f"step-{self.job.trainer.step}"
+        kept = self.job.groups.rank == 0 and (self.checkpoints / name / MANIFEST).is_file()
+        if self.progress.resumable or not self.job.groups.broadcast_text("kept" if kept else ""):
+            self.save(name)
+
     def evaluate(self, split: str) -> tuple[dict[str, Any], list[str]]:
-        """Metrics of a split with the weights as they are; not part of what training sends."""
+        """Metrics of a split with the weights as they are; not part of what training sends. Raises ScoringLeft."""
         cfg, sent = self.job.cfg, dict(self.job.traffic.sent)
         limit = cfg.limit_val_batches if split == "valid" else cfg.limit_test_batches
         size = cfg.test_batch_size or cfg.batch_size
-        found = evaluate_split(self.job.trainer, self.job.dataset, split, self.job.groups, size, limit)
-        self.job.traffic.sent.clear()
-        self.job.traffic.sent.update(sent)
-        return found
+        try:
+            return evaluate_split(
+                self.job.trainer, self.job.dataset, split, self.job.groups, size, limit, lambda: self._told()[0]
+            )
+        finally:
+            self.job.traffic.sent.clear()
+            self.job.traffic.sent.update(sent)
 
     def save(self, name: str) -> bool:
         """Writes a checkpoint of the run, and says whether it could; collective."""
@@ -192,7 +239,7 @@ class TrainingLoop:
             self._after_step(result, reporter)
             if self._is_validation_step():
                 self._validate(reporter)
-            if self._leaves() or self._has_enough():
+            if self.interrupted or self._leaves() or self._has_enough():
                 return
             start = time.perf_counter()
         total = int(job.groups.sum_cpu(torch.tensor([rows])))
@@ -205,20 +252,27 @@ class TrainingLoop:
     def _leaves(self) -> bool:
         """Writes a checkpoint where one is due; gives whether the run is to stop here."""
         step = self.job.trainer.step
-        stop, late = self._agreement.exchange([self._interruption.number is not None, self._saver.is_late])
+        stop, late = self._told()
         # Flags are a step old: one from before the last checkpoint asks for that one.
         if stop or self._saver.is_due(step) or (late and step > self._saved_at + 1):
             self.save(f"step-{step}")
             self._saved_at = step
+        self.interrupted = stop
+        return stop
+
+    def _told(self) -> tuple[bool, bool]:
+        """Whether any rank was told to stop, and whether a checkpoint is late; collective, the answer a call old."""
+        stop, late = self._agreement.exchange([self._interruption.number is not None, self._saver.is_late])
         if stop and self._interruption.number is None:
             # Another rank was told.
             self._interruption.number = signal.SIGTERM
-        self.interrupted = stop
-        return stop
+        return stop, late
 
     def _close_epoch(self, reporter: Reporter) -> None:
         if self.progress.validated != self.job.trainer.step:
             self._validate(reporter)
+            if self.interrupted:
+                return
         self.progress.epoch, self.progress.row = self.progress.epoch + 1, 0
         if self.job.cfg.checkpoint.every_epoch:
             self.save(f"step-{self.job.trainer.step}")
@@ -247,9 +301,13 @@ class TrainingLoop:
         self.progress.validated = self.job.trainer.step
         if not self.job.dataset.num_rows("valid"):
             return
-        report, remarks = self.evaluate("valid")
-        reporter.validation(self.job.trainer.step, self.progress.epoch, "valid", report, remarks)
-        self._remember(report)
+        found = self._score("valid", "valid")
+        if found is None:
+            self.progress.validated = -1
+            return
+        self.progress.left = ""
+        reporter.validation(self.job.trainer.step, self.progress.epoch, "valid", *found)
+        self._remember(found[0])
 
     def _remember(self, report: dict[str, Any]) -> None:
         value = report.get(self._metric)

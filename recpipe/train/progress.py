@@ -65,6 +65,7 @@ class Progress:
         train_rows: rows of the training split.
         validated: step of the last validation; -1 before the first.
         skipped: steps left out because a loss or gradient was not finite.
+        left: the split whose scoring a signal cut short; it comes first when the run goes on.
         finished: nothing is left to train.
         resumable: the weights are those that this place was reached with (not the best ones of an earlier step).
         best: the best validation.
@@ -80,6 +81,7 @@ class Progress:
     train_rows: int = 0
     validated: int = -1
     skipped: int = 0
+    left: str = ""
     finished: bool = False
     resumable: bool = True
     best: Best = field(default_factory=Best)
@@ -100,10 +102,12 @@ class Progress:
         """
         known = saved.fields(("epoch", "row", "rows", "global_batch", "best"), Progress.__dataclass_fields__)
         kinds = {"finished": "flag", "resumable": "flag"}
-        counts = dict.fromkeys(known.keys() - {*kinds, "best", "bad_ids", "validated"}, "integer")
+        counts = dict.fromkeys(known.keys() - {*kinds, "best", "bad_ids", "validated", "left"}, "integer")
         values = typed(known, {**kinds, **counts})
         if "validated" in known:
             values["validated"] = known["validated"].integer(-1)
+        if "left" in known:
+            values["left"] = known["left"].text(("", "valid", "test"))
         if "bad_ids" in known:
             values["bad_ids"] = {name: count.integer() for name, count in known["bad_ids"].fields().items()}
         return Progress(**values, best=_best(known["best"]))

@@ -159,7 +159,7 @@ def _named(folder: Path, groups: Groups) -> Source:
         older = groups.broadcast_text(older_whole(folder) if groups.rank == 0 else "")
         raise CheckpointError(problems[0] + _offer(older))
     source = _read(folder)
-    if not source.progress.resumable:
+    if not _goes_on(source.progress):
         raise CheckpointError(
             f"{folder}: holds the best weights of a run that went on after them: good for scoring, no place to go on from; "
             f"give the run directory: resume={source.run}"
@@ -179,7 +179,12 @@ def _try(folder: Path, groups: Groups) -> Source | None:
             logger.warning("WARNING: %s; trying the one before it", problems[0])
         return None
     source = _read(folder)
-    return source if source.progress.resumable else None
+    return source if _goes_on(source.progress) else None
+
+
+def _goes_on(progress: Progress) -> bool:
+    """Whether a run can go on from there: to train on, or to make the test that a signal cut short."""
+    return progress.resumable or progress.left == "test"
 
 
 def _read(folder: Path) -> Source:
@@ -214,8 +219,8 @@ def _read_step(folder: Path) -> int:
     """Step of a checkpoint; -1 for one that is damaged, or holds the best weights at the end of a run."""
     try:
         saved = checkpoint.read_value(folder, "progress.json")
-        resumable = saved["progress"]["resumable"].flag() and not any(find_damage(folder))
-        return saved["step"].integer() if resumable else -1
+        goes_on = _goes_on(Progress.from_json(saved["progress"]))
+        return saved["step"].integer() if goes_on and not any(find_damage(folder)) else -1
     except (CheckpointError, OSError):
         return -1
 

@@ -113,12 +113,31 @@ def _continue(folder: Path, step: int) -> None:
             path.rename(path.with_name(f".{path.name}.damaged"))
 
 
+def drop_line(folder: Path, step: int, split: str) -> None:
+    """Takes back the metrics of a split at a step; they are about to be written again."""
+    log = folder / "metrics.jsonl"
+    if log.exists():
+        lines = log.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if _step_of(line) != step or _split_of(line) != split]
+        if len(kept) < len(lines):
+            log.with_suffix(".new").write_text("".join(kept))
+            log.with_suffix(".new").replace(log)
+
+
 def _step_of(line: str) -> float:
     """The step of a line; a line cut off by a kill belongs to no step."""
     try:
         return Source("metrics.jsonl", non_finite=True).parsed(line)["step"].integer()
     except DataError:
         return math.inf
+
+
+def _split_of(line: str) -> str:
+    """The split of a line; one without a split has none."""
+    try:
+        return Source("metrics.jsonl", non_finite=True).parsed(line)["split"].text()
+    except DataError:
+        return ""
 
 
 def _clear(folder: Path) -> None:

@@ -21,7 +21,7 @@ from recpipe.train.checkpoint_saver import check_settings
 from recpipe.train.config_text import from_yaml, to_yaml
 from recpipe.train.evaluate import score_split
 from recpipe.train.failures import traces_in
-from recpipe.train.interrupt import FORWARDED, KINDS, Interruption
+from recpipe.train.interrupt import FORWARDED, Interruption
 from recpipe.train.launch_local import note_run_dir, restarted_run
 from recpipe.train.local_worker import worker_folder
 from recpipe.train.loop import TrainingLoop
@@ -67,7 +67,7 @@ def run_train(cfg: Any, groups: Groups) -> int:
     # Our own launcher collects traces, and passes signals on.
     launched = worker_folder() is not None
     traces = nullcontext() if launched else traces_in(folder, groups.rank)
-    with traces, hold(folder, groups.rank), Interruption(groups.rank == 0, (FORWARDED,) if launched else KINDS) as interruption:
+    with traces, hold(folder, groups.rank), Interruption(groups.rank == 0, (FORWARDED,) if launched else None) as interruption:
         text = to_yaml(as_trained(cfg, source, job.mesh.replicas))
         loop = TrainingLoop(job, folder, text, source, interruption)
         with watch(cfg, groups, lambda: job.trainer.step):
@@ -91,9 +91,10 @@ def _train(loop: TrainingLoop, started: float) -> None:
             _say_goodbye(loop)
             return
         split = "test" if job.dataset.num_rows("test") else "valid"
-        report, remarks = loop.evaluate(split) if job.dataset.num_rows(split) else ({}, [])
-        if report:
-            reporter.validation(job.trainer.step, cfg.epochs - 1, split, report, remarks)
+        report = loop.last_test(split, reporter)
+        if loop.interrupted:
+            _say_goodbye(loop)
+            return
     saved = loop.save("final") and loop.finish_saving() if cfg.save_checkpoint else None
     summary = training_summary(loop, split, report, time.perf_counter() - started)
     if recorder is not None:
@@ -112,7 +113,9 @@ def _train(loop: TrainingLoop, started: float) -> None:
 def _say_goodbye(loop: TrainingLoop) -> None:
     step, folder = loop.job.trainer.step, loop.folder
     if (loop.checkpoints / f"step-{step}").is_dir():
-        logger.info("stopped after step %d, with a checkpoint; go on with: recpipe train resume=%s", step, folder)
+        place = f"in the {'last test' if loop.progress.left == 'test' else 'validation'} " if loop.progress.left else ""
+        said = "stopped %safter step %d, with a checkpoint; go on with: recpipe train resume=%s"
+        logger.info(said, place, step, folder)
     else:
         logger.warning(
             "WARNING: stopped after step %d WITHOUT a checkpoint of it; older ones are in %s", step, loop.checkpoints

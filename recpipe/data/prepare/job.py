@@ -64,7 +64,11 @@ def prepare(config: Any, log: Log, report: Report | None = None, known: Encoding
         return out
     with _work_directory(out, name) as partial:
         if not _is_ready(out, name):
-            _run(config, sources, name, partial, log, report or to_log(log), known)
+            try:
+                _run(config, sources, name, partial, log, report or to_log(log), known)
+            except (KeyboardInterrupt, SystemExit):
+                log(f"stopped; what is done lies in {partial}, and the same command continues from it")
+                raise
             _publish(partial, out)
             log(f"prepared {out}")
     return out

@@ -11,12 +11,14 @@ R = TypeVar("R")
 
 
 def run_all(task: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
-    """Results in the order of the items; the first error cancels what has not begun."""
-    with ThreadPoolExecutor(threads, thread_name_prefix="recpipe-prepare") as pool:
+    """Results in the order of the items; the first error, or Ctrl-C, cancels what has not begun."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="recpipe-prepare")
+    try:
         futures = [pool.submit(task, item) for item in items]
-        done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in waiting:
-            future.cancel()
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         for future in done:
             future.result()
         return [future.result() for future in futures]
+    finally:
+        # After an error or Ctrl-C, only what has begun comes to its end.
+        pool.shutdown(cancel_futures=True)

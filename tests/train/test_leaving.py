@@ -12,10 +12,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from recpipe.bench import leaving
-from recpipe.bench.leaving import signals_raise
 from recpipe.bench.ranks import Ranks
 from recpipe.cli.main import main
+from recpipe.train import leaving
+from recpipe.train.leaving import Stopped, signals_raise
 
 ENOUGH = 20
 KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
@@ -37,7 +37,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize(
-    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)], ids=["int", "term"]
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Stopped)], ids=["int", "term"]
 )
 def test_an_exception_lost_in_a_destructor_comes_again(number, raised, monkeypatch):
     lost = []

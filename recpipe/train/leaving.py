@@ -1,29 +1,39 @@
-"""Ctrl-C and SIGTERM of ``recpipe bench``: an exception, so that ranks and namespaces are removed on the way out.
+"""Signals as exceptions, for commands and phases that keep nothing half done: they clean up on the way out.
 
 An exception from a signal's handler is lost where Python has nobody to hand it to: in a destructor, in the callback of a weak
-reference. So it is raised again, by an alarm, until somebody handles it.
+reference. So it is raised again, by an alarm, until somebody handles it. Standard library only.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+
+from recpipe.train.interrupt import heard
 
 AGAIN_SECONDS = 1.0
 
 
 @contextmanager
-def signals_raise() -> Iterator[None]:
-    """Inside, SIGINT raises KeyboardInterrupt and SIGTERM raises SystemExit; to be entered on the main thread.
+def signals_raise(kinds: Sequence[signal.Signals] | None = None) -> Iterator[None]:
+    """Inside, SIGINT raises KeyboardInterrupt, and any other signal raises SystemExit; only on the main thread.
 
     SIGINT does so even where it was inherited as ignored, as jobs in the background of a script have it.
+
+    Args:
+        kinds: the signals; None: those that end a command.
     """
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    chosen = heard() if kinds is None else kinds
+    before = {kind: signal.getsignal(kind) for kind in (*chosen, signal.SIGALRM)}
     alarm = signal.getitimer(signal.ITIMER_REAL)
-    for kind in (signal.SIGINT, signal.SIGTERM):
+    for kind in chosen:
         signal.signal(kind, _leave)
     try:
         yield
@@ -38,10 +48,18 @@ def _leave(number: int, frame: FrameType | None) -> None:
         if not _somebody_leaves():
             raise leaving
 
-    leaving = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+    leaving = KeyboardInterrupt() if number == signal.SIGINT else Stopped(number)
     signal.signal(signal.SIGALRM, again)
     signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, AGAIN_SECONDS)
     raise leaving
+
+
+class Stopped(SystemExit):
+    """Ends a command that was told to end by another signal than Ctrl-C; its code is 128 + the number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.name = signal.Signals(number).name
 
 
 def _somebody_leaves() -> bool:
