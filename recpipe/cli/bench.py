@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from recpipe.bench.settings import BenchConfig
 from recpipe.errors import ConfigError, nearest
+from recpipe.train.leaving import signals_raise
 
 CONFIG = "bench"
 HELP = "Measure whole steps: recpipe bench compare | overlap | profile | predict | plan, on links of a chosen rate."
@@ -37,7 +38,8 @@ def main(cfg: Any) -> int:
     config: Any = OmegaConf.to_object(cfg)
     folder = Path(config.out or f"runs/bench/{config.action}-{datetime.now():%Y%m%d-%H%M%S}")
     folder.mkdir(parents=True, exist_ok=True)
-    actions[config.action](config, folder)
+    with signals_raise():
+        actions[config.action](config, folder)
     return 0
 
 

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from recpipe.train.leaving import importing
+
 EXIT_INTERRUPTED = 130
-_IMPORT_SYSTEM = "<frozen importlib._bootstrap"
 
 
 @contextmanager
@@ -34,15 +35,7 @@ def ends_by_ctrl_c() -> Iterator[None]:
 
 
 def _take(number: int, frame: FrameType | None) -> None:
-    if _importing(frame):
+    if importing(frame):
         os.write(2, b"interrupted\n")
         os._exit(EXIT_INTERRUPTED)
     raise KeyboardInterrupt
-
-
-def _importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith(_IMPORT_SYSTEM):
-            return True
-        frame = frame.f_back
-    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from recpipe.cli.ctrl_c import EXIT_INTERRUPTED
 from recpipe.errors import ConfigError, RecpipeError
 from recpipe.train.failures import AlreadyReported, describe
+from recpipe.train.interrupt import heard
 from recpipe.train.launch import found_workers
 from recpipe.train.leaving import Stopped, signals_raise
 
@@ -33,7 +35,8 @@ def guarded(run: Callable[[], int]) -> int:
 
 def _guarded(run: Callable[[], int]) -> int:
     try:
-        with signals_raise():
+        # Ctrl-C has a handler by now; see `recpipe.cli.ctrl_c`.
+        with signals_raise([kind for kind in heard() if kind != signal.SIGINT]):
             return run()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

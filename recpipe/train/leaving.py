@@ -6,6 +6,7 @@ reference. So it is raised again, by an alarm, until somebody handles it. Standa
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -48,10 +49,22 @@ def _leave(number: int, frame: FrameType | None) -> None:
         if not _somebody_leaves():
             raise leaving
 
+    if importing(frame):
+        os.write(2, f"stopped by {signal.Signals(number).name}\n".encode())
+        os._exit(128 + number)
     leaving = KeyboardInterrupt() if number == signal.SIGINT else Stopped(number)
     signal.signal(signal.SIGALRM, again)
     signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, AGAIN_SECONDS)
     raise leaving
+
+
+def importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported: an exception there may be swallowed, or leave half of the module."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Stopped(SystemExit):
