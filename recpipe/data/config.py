@@ -13,6 +13,13 @@ SHUFFLES = ("none", "window", "block", "full")
 TRANSFORMS = ("auto", "log", "log1p", "squared_log", "standardize", "none")
 VOCABULARIES = ("frequency", "hash")
 SPLITS = ("fraction", "days")
+# Texts that stand for a missing number, as spreadsheets, databases and pandas write them.
+MISSING_NUMBERS = (
+    "NA", "N/A", "n/a", "na", "#N/A", "<NA>", "NaN", "nan", "NAN", "-nan", "-NaN", "null", "NULL", "Null",
+    "None", "none", "\\N", "-", "?",
+)  # fmt: skip
+# `NA` and `-` may be values of a category.
+MISSING_CATEGORIES = ("\\N", "null", "NULL", "NaN", "nan", "None", "<NA>")
 MULTI_HOT_DISTRIBUTIONS = ("uniform", "pareto")
 
 
@@ -153,7 +160,10 @@ class TableData(PrepareConfig):
         delimiter: one character.
         header: the first line of each text file has the column names.
         columns: all column names in order, for text without a header.
-        label: the label's column.
+        label: the label's column; 0 or 1 unless `label_positive` is given.
+        label_positive: values of the label that count as 1, as `[yes]` or `[4, 5]`; every other one counts as 0.
+        missing: texts of dense columns that stand for a missing number, beside the empty one.
+        missing_categories: the same of categorical columns.
         dense, categorical: columns.
         multi_valued: those categorical columns that hold several values, joined by `separator`.
         weights: column of weights for a multi-valued column, as `{tags: tag_weights}`.
@@ -167,6 +177,9 @@ class TableData(PrepareConfig):
     header: bool = True
     columns: list[str] = field(default_factory=list)
     label: str = "label"
+    label_positive: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=lambda: list(MISSING_NUMBERS))
+    missing_categories: list[str] = field(default_factory=lambda: list(MISSING_CATEGORIES))
     dense: list[str] = field(default_factory=list)
     categorical: list[str] = field(default_factory=list)
     multi_valued: list[str] = field(default_factory=list)

@@ -46,7 +46,7 @@ def make_readers(
     readers: list[Reader] = []
     for number, (source, fmt) in enumerate(zip(sources, formats, strict=True)):
         if isinstance(fmt, TableFormat) and _is_parquet(config, source):
-            readers.append(ParquetReader(number, source.path, fmt, frozenset([config.label, *config.dense]), on_read))
+            readers.append(ParquetReader(number, source.path, fmt, fmt.numeric, on_read))
             continue
         for span in _spans(source):
             skip = fmt.header if span is None or span.start == 0 else 0

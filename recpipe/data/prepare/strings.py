@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def text_keys(column: pa.Array) -> pa.Array:
-    """uint64 keys of binary values; null where the value is null or empty."""
+def text_keys(column: pa.Array, missing_texts: frozenset[bytes] = frozenset()) -> pa.Array:
+    """uint64 keys of binary values; null where the value is null, empty or one of `missing_texts`."""
     encoded = column.dictionary_encode()
     values = encoded.dictionary.to_pylist()
     distinct = np.fromiter((_key(value) for value in values), dtype=np.uint64, count=len(values))
@@ -19,7 +19,7 @@ def text_keys(column: pa.Array) -> pa.Array:
     codes = np.asarray(indices.fill_null(0)).astype(np.int64)
     if not len(values):
         return pa.nulls(len(column), pa.uint64())
-    missing |= np.array([not value for value in values])[codes]
+    missing |= np.array([not value or value in missing_texts for value in values])[codes]
     return pa.array(distinct[codes], mask=missing)
 
 
@@ -43,10 +43,10 @@ def _number(value: bytes | None) -> float:
         return float("nan")
 
 
-def split_keys(column: pa.Array, separator: str) -> pa.Array:
+def split_keys(column: pa.Array, separator: str, missing_texts: frozenset[bytes] = frozenset()) -> pa.Array:
     """Lists of uint64 keys of binary values joined by `separator`; null where nothing is there."""
     lists = split_values(column, separator)
-    keys = text_keys(lists.flatten())
+    keys = text_keys(lists.flatten(), missing_texts)
     return rebuild(lists, keys)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
+from recpipe.data.prepare.meaning import missing_numbers, positive_labels
 from recpipe.data.prepare.raw import (
     LABEL,
     Converted,
@@ -18,9 +19,12 @@ from recpipe.data.prepare.raw import (
     dense_values,
     nullable,
     sample_of,
+    shown,
 )
 from recpipe.data.prepare.strings import rebuild, split_keys, split_values, text_keys, text_numbers
 from recpipe.errors import ConfigError, DataError, nearest
+
+POSITIVE = "data.label_positive=[...] says which values are positive"
 
 
 class TableFormat:
@@ -69,6 +73,11 @@ class TableFormat:
     def _delimiter(self) -> bytes:
         return str(self._config.delimiter).encode()
 
+    @property
+    def numeric(self) -> frozenset[str]:
+        """Columns that hold numbers; a label does where no setting says which of its values are positive."""
+        return frozenset([*self.dense, *([] if self._config.label_positive else [self._config.label])])
+
     def _check(self, where: str, role: str) -> None:
         """All columns that the settings name are there."""
         wanted = [*self.dense, *self.categorical, *self._weights.values()]
@@ -84,12 +93,14 @@ class TableFormat:
 
     def read(self, data: bytes) -> pa.Table:
         """Columns as in the file; raises `pa.ArrowInvalid` unless every line has them all."""
-        numbers = {self._config.label, *self.dense}
-        types = {name: pa.float64() if name in numbers else pa.binary() for name in self.used}
+        types = {name: pa.float64() if name in self.numeric else pa.binary() for name in self.used}
         read = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._names)
         parse = csv.ParseOptions(delimiter=self._config.delimiter, ignore_empty_lines=False)
         convert = csv.ConvertOptions(
-            column_types=types, include_columns=self.used, null_values=[""], strings_can_be_null=False
+            column_types=types,
+            include_columns=self.used,
+            null_values=["", *self._config.missing],
+            strings_can_be_null=False,
         )
         return csv.read_csv(pa.BufferReader(data), read, parse, convert).combine_chunks()
 
@@ -98,15 +109,16 @@ class TableFormat:
         reasons: dict[int, str] = {}
         arrays, names, ranges = [self._label(columns, reasons)], [LABEL], []
         for name in self.dense:
-            values, missing = dense_values(_flat(columns, name), 0.0)
-            _note(reasons, ~np.isfinite(values), f"{name} is not finite")
+            values, missing = missing_numbers(*dense_values(_flat(columns, name), 0.0), self._config.missing)
+            _note(reasons, ~np.isfinite(values), f"{name} is not finite", values)
             ranges.append(DenseRange.of(values, missing))
             arrays.append(nullable(np.nan_to_num(values), missing))
             names.append(name)
         for name in self.categorical:
             column = _flat(columns, name)
             multi = name in self.multi_valued
-            arrays.append(split_keys(column, self._config.separator) if multi else text_keys(column))
+            none = frozenset(text.encode() for text in self._config.missing_categories)
+            arrays.append(split_keys(column, self._config.separator, none) if multi else text_keys(column, none))
             names.append(name)
         for name, weights in self._weights.items():
             arrays.append(self._weight(_flat(columns, weights), arrays[names.index(name)], reasons, weights))
@@ -120,8 +132,14 @@ class TableFormat:
         """Float32 labels, null where the file has none."""
         if not self._labelled:
             return pa.nulls(columns.num_rows, pa.float32())
-        values, missing = dense_values(_flat(columns, self._config.label), -1.0)
-        _note(reasons, missing | ((values != 0) & (values != 1)), f"{self._config.label} is neither 0 nor 1")
+        name, column = self._config.label, _flat(columns, self._config.label)
+        if self._config.label_positive:
+            values, missing = positive_labels(column, self._config.label_positive)
+        else:
+            values, missing = dense_values(column, -1.0)
+        wrong = (values != 0) & (values != 1)
+        _note(reasons, missing, f"{name} is missing")
+        _note(reasons, wrong & ~missing, f"{name} is neither 0 nor 1 ({POSITIVE})", values)
         return pa.array(values.astype(np.float32))
 
     def _weight(self, column: pa.Array, keys: pa.Array, reasons: dict[int, str], name: str) -> pa.Array:
@@ -149,8 +167,13 @@ class TableFormat:
         if len(fields) != len(self._names) and b'"' not in line:
             return f"{len(fields)} fields, expected {len(self._names)}"
         for name, text in zip(self._names, fields, strict=False):
-            if name in (self._config.label, *self.dense) and not _is_number(text):
-                return f"{name} is not a number"
+            if (
+                name in self.numeric
+                and text.decode("utf-8", "replace") not in self._config.missing
+                and not _is_number(text)
+            ):
+                advice = f" ({POSITIVE})" if name == self._config.label else ""
+                return f"{name} is not a number{advice}: '{shown(text)}'"
         return "a value or its quotes do not parse"
 
 
@@ -188,10 +211,10 @@ def _flat(columns: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _note(reasons: dict[int, str], bad: np.ndarray, reason: str) -> None:
-    """Give these rows this reason, unless they have one."""
+def _note(reasons: dict[int, str], bad: np.ndarray, reason: str, values: np.ndarray | None = None) -> None:
+    """Give these rows this reason, with the value that is to blame, unless they have one."""
     for row in np.flatnonzero(bad):
-        reasons.setdefault(int(row), reason)
+        reasons.setdefault(int(row), reason if values is None else f"{reason}: '{values[row]:g}'")
 
 
 def _is_number(text: bytes) -> bool:
