@@ -22,6 +22,7 @@ from functools import cached_property
 
 import torch
 
+from recpipe.embedding.announced import check_counts, check_own_counts, packed, unpacked
 from recpipe.embedding.early import EARLY, EarlyRows, TouchedRows
 from recpipe.embedding.lanes import Lanes, PendingMessage
 from recpipe.embedding.marks import MARKED, Marks
@@ -97,8 +98,8 @@ class Window:
     def _announce(self, header: Sequence[int]) -> None:
         counts_WX = self._requests.counts_WMKM.flatten(1)
         self._asked = self._requests.counts_WMKM.sum((1, 2, 3)).tolist()
-        largest = max(self._asked) * max(piece.width for piece in self._map.classes)
-        head_WX = torch.tensor([*header, largest], dtype=torch.int64).expand(self._map.world, -1)
+        sums = [asked + sum(header) for asked in self._asked]
+        head_WX = torch.tensor([[*header, packed(max(self._asked), one)] for one in sums], dtype=torch.int64)
         message = torch.cat([head_WX, counts_WX], dim=1)
         sizes = [message.shape[1]] * self._map.world
         self._announcement = self._lanes.ids.all_to_all(message.flatten(), sizes, sizes)
@@ -108,9 +109,12 @@ class Window:
         received = self._announcement.wait().view(self._map.world, -1)
         size = self._header_size
         self.headers, theirs_WX = received[:, :size], received[:, size + 1 :]
-        self._largest = max(received[:, size].tolist())
+        asked, sums = zip(*map(unpacked, received[:, size].tolist()), strict=True)
+        self._largest = max(asked) * max(piece.width for piece in self._map.classes)
+        check_counts(self._map.rank, sums, self.headers, theirs_WX)
         self._theirs_WMKM = theirs_WX.reshape(self._requests.counts_WMKM.shape)
         theirs = self._theirs_WMKM.sum((1, 2, 3)).tolist()
+        check_own_counts(self._map.rank, self._asked, self._requests.local_P.numel())
         numbers = self._requests.local_P.to(self._exchange.row_number_dtype)
         self._numbers = self._lanes.ids.all_to_all(numbers, self._asked, theirs)
 

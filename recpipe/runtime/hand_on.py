@@ -14,6 +14,7 @@ import torch
 
 from recpipe.batch import Batch, join_batches
 from recpipe.comm import Lane, Pending
+from recpipe.errors import TrainingError
 
 _HEADER = 6
 
@@ -74,6 +75,8 @@ class HandOn:
 
     def _send(self, announced: _Announced) -> _Sent:
         headers = announced.sizes.wait().view(-1, _HEADER).tolist()
+        for other, header in enumerate(headers):
+            _check(self._lane.rank, other, header)
         outgoing = [_packed(piece) for piece in announced.pieces]
         sizes = [self._num_bytes(header) for header in headers]
         contents = self._lane.all_to_all(torch.cat(outgoing), [part.numel() for part in outgoing], sizes)
@@ -85,11 +88,13 @@ class HandOn:
         return join_batches(found, self._num_features) if found else empty
 
     def _num_bytes(self, header: Sequence[int]) -> int:
-        num_rows, num_ids, _, _, has_weights, _ = header
+        num_rows, num_ids, _, _, flags = header[:5]
+        has_weights = flags & 1
         return num_rows * 4 * (self._num_dense + self._num_features + 1) + num_ids * (8 + 4 * has_weights)
 
     def _unpacked(self, header: Sequence[int], content: torch.Tensor) -> Batch:
-        num_rows, num_ids, first_row, num_dropped, has_weights, one_hot = header
+        num_rows, num_ids, first_row, num_dropped, flags = header[:5]
+        has_weights, one_hot = flags & 1, flags >> 1
         sizes = [8 * num_ids, 4 * num_rows * self._num_dense, 4 * num_rows * self._num_features, 4 * num_rows]
         ids, dense, lengths, labels, weights = content.split([*sizes, 4 * num_ids * has_weights])
         return Batch(
@@ -107,8 +112,19 @@ class HandOn:
 def _header(piece: Batch | None) -> list[int]:
     if piece is None:
         return [0] * _HEADER
-    weighted = piece.weights_N is not None
-    return [piece.num_rows, piece.ids_N.numel(), piece.first_row, piece.num_dropped, int(weighted), int(piece.one_hot)]
+    flags = (piece.weights_N is not None) + 2 * piece.one_hot
+    sizes = [piece.num_rows, piece.ids_N.numel(), piece.first_row, piece.num_dropped, flags]
+    return [*sizes, sum(sizes)]
+
+
+def _check(rank: int, other: int, header: Sequence[int]) -> None:
+    """Raises TrainingError where the sizes that `other` announced do not have the sum that it sent with them."""
+    *sizes, said = header
+    if sum(sizes) != said or min(sizes) < 0:
+        raise TrainingError(
+            f"rank {other} announced a part of data with the sum {said} to rank {rank}, where its sizes add up to "
+            f"{sum(sizes)}: a size was changed on its way or in memory; go on from the last checkpoint"
+        )
 
 
 def _packed(piece: Batch | None) -> torch.Tensor:
@@ -116,5 +132,6 @@ def _packed(piece: Batch | None) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8)
     columns = [piece.ids_N, piece.dense_BD, piece.lengths_FB, piece.labels_B]
     columns += [] if piece.weights_N is None else [piece.weights_N]
-    # Flat first: torch does not view a tensor of no columns as bytes.
-    return torch.cat([column.flatten().view(torch.uint8) for column in columns])
+    # An empty tensor may have any stride, and torch views none but that of 1 as bytes.
+    filled = [column.contiguous().flatten().view(torch.uint8) for column in columns if column.numel()]
+    return torch.cat([torch.empty(0, dtype=torch.uint8), *filled])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -25,6 +27,7 @@ EMPTY = batch(0, 2, [])
 CASES = {
     "no dense column": batch(3, 0, [1, 0, 2, 1, 1, 1]),
     "all bags empty": batch(3, 2, [0] * 6),
+    "all bags empty, ids of stride 0": replace(batch(3, 2, [0] * 6), ids_N=torch.empty(0).long().as_strided((0,), (0,))),
     "nothing but labels": batch(3, 0, [0] * 6),
     "one row": batch(1, 0, [1, 0]),
     "weights": batch(2, 1, [1, 0, 0, 2], True),
