@@ -124,7 +124,7 @@ class Stage:
         with self._autocast(leaf):
             tensors = run_blocks(self.blocks[first:], named, context)
         if not self.is_last:
-            tensors = {name: tensor.to(leaf.dtype) for name, tensor in tensors.items()} if self._dtype else tensors
+            tensors = {name: tensor.to(self._dtype) for name, tensor in tensors.items()} if self._dtype else tensors
             output = self.exit.moving.pack(tensors)
             message = torch.cat([output.detach(), self.exit.fixed.pack(tensors)])
             return Activation(leaf, output, message, output.new_empty(0), output.new_empty(0))
