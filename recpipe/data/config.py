@@ -6,6 +6,7 @@ No torch, no hydra: the command line registers `SCHEMAS` and the data code reads
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 BAD_ID_POLICIES = ("error", "clamp", "hash", "oov", "drop")
 NON_FINITE_POLICIES = ("error", "drop")
@@ -21,6 +22,8 @@ MISSING_NUMBERS = (
 # `NA` and `-` may be values of a category.
 MISSING_CATEGORIES = ("\\N", "null", "NULL", "NaN", "nan", "None", "<NA>")
 MULTI_HOT_DISTRIBUTIONS = ("uniform", "pareto")
+# A text or a list of texts, checked by `prepare.inputs.given_places`: settings files know no such union.
+Places: TypeAlias = Any
 
 
 @dataclass
@@ -92,9 +95,11 @@ class PrepareConfig(DataConfig):
     """What every prepared data set has: where the files are, what is held out, how values become ids.
 
     Args:
-        path: a file or a directory, local or remote (s3://..., anything that fsspec reads).
-        valid_path, test_path: files of the held-out splits; empty: see the fractions.
-        valid_fraction, test_fraction: share of rows held out; -1 means 0.1 without given files, else 0.
+        path: a file, a folder, a pattern ('day_*.csv', 'log/**/*.csv') or a list of these, local or remote (s3://..., anything
+            that fsspec reads). Files of a folder or of a pattern whose names say valid or test are no training rows.
+        valid_path, test_path: the same for the held-out splits; empty: the files whose names say so, else see the fractions.
+        valid_fraction, test_fraction: share of rows held out; -1 means 0.1 without given files, else 0
+            (with files that only their names hold out: 0 for their split).
         split_seed: seed of the choice of held-out rows.
         vocabulary: frequency (ids by frequency on training rows) or hash.
         frequency_threshold: values seen less often in training rows share id 1.
@@ -113,9 +118,9 @@ class PrepareConfig(DataConfig):
         rows_per_shard: rows of one output file.
     """
 
-    path: str = ""
-    valid_path: str = ""
-    test_path: str = ""
+    path: Places = ""
+    valid_path: Places = ""
+    test_path: Places = ""
     valid_fraction: float = -1.0
     test_fraction: float = -1.0
     split_seed: int = 0
@@ -156,8 +161,9 @@ class TableData(PrepareConfig):
     """Delimited text with or without a header, or Parquet, by column names.
 
     Args:
-        format: csv or parquet; empty: by the file's name.
-        delimiter: one character.
+        format: csv or parquet; empty: by the file's first bytes.
+        delimiter: one character, or tab, comma, semicolon, pipe, space, \\t, \\x01; empty: a tab for .tsv, .tab,
+            else a comma.
         header: the first line of each text file has the column names.
         columns: all column names in order, for text without a header.
         label: the label's column; 0 or 1 unless `label_positive` is given.
@@ -173,7 +179,7 @@ class TableData(PrepareConfig):
     frequency_threshold: int = 2
     dense_transform: str = "auto"
     format: str = ""
-    delimiter: str = ","
+    delimiter: str = ""
     header: bool = True
     columns: list[str] = field(default_factory=list)
     label: str = "label"

@@ -20,7 +20,7 @@ def prepare_dataset(config: Any, log: Log = logger.info) -> None:
     if config.name in ("criteo", "table"):
         from recpipe.data.prepare.job import prepare
 
-        prepare(config, log)
+        prepare(config, log, say_files=True)
 
 
 def open_dataset(config: Any, seed: int = 0, log: Log = logger.info) -> Dataset:

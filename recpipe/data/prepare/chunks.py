@@ -1,4 +1,4 @@
-"""A file as chunks of whole lines: the same cuts every time it is read."""
+"""A file as chunks of whole records: the same cuts every time it is read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from recpipe.data.paths import AnyPath
+from recpipe.data.prepare.records import find_records
 from recpipe.data.prepare.streams import Span, blocks
 
 SHOWN = 160
@@ -70,6 +71,7 @@ class ChunkReader(Reader):
         skip: bytes at the start that are no rows (a header).
         on_read: told the bytes read from disk.
         span: only these lines of the file.
+        delimiter: between fields that quotes may enclose: no cut is made inside of quotes.
     """
 
     def __init__(
@@ -80,9 +82,10 @@ class ChunkReader(Reader):
         skip: int = 0,
         on_read: Callable[[int], None] = lambda count: None,
         span: Span | None = None,
+        delimiter: bytes | None = None,
     ) -> None:
         super().__init__(source)
-        self._size, self._skip = size, skip
+        self._size, self._skip, self._delimiter = size, skip, delimiter
         self._blocks = blocks(path, on_read, span)
         self._pending = bytearray()
         self._ended = False
@@ -107,7 +110,7 @@ class ChunkReader(Reader):
         index = 0
         self._fill()
         while self._pending:
-            at = self._pending.rfind(b"\n", 0, self._size) + 1
+            at = self._cut_at()
             if self._ended and len(self._pending) <= self._size:
                 yield Chunk(index, self._rest())
             elif at:
@@ -116,6 +119,15 @@ class ChunkReader(Reader):
                 yield Chunk(index, self._drop_line(), oversized=True)
             index += 1
             self._fill()
+
+    def _cut_at(self) -> int:
+        """Behind the last newline of the chunk that ends a record; 0 where there is none."""
+        last = self._pending.rfind(b"\n", 0, self._size) + 1
+        if self._delimiter is None or self._pending.find(b'"', 0, last) < 0:
+            return last
+        ended = find_records(bytes(self._pending[: self._size]), self._delimiter, False).last_end()
+        # A value larger than a chunk is a quote that is never closed: its first line is a broken one.
+        return ended or self._pending.find(b"\n", 0, self._size) + 1
 
     def _take(self, count: int) -> bytes:
         """The first bytes, removed from what is pending."""

@@ -36,7 +36,8 @@ class CriteoFormat:
     """
 
     def __init__(self, labelled: bool = True, dense_ids: bool = False, carried: Sequence[str] = ()) -> None:
-        self.dense, self.header = DENSE, 0
+        self.dense, self.header, self.header_lines = DENSE, 0, 0
+        self.delimiter: bytes | None = None
         self.multi_valued: tuple[str, ...] = ()
         self.weighted: dict[int, int] = {}
         self.categorical = CATEGORICAL + (tuple(f"{name}_bucket" for name in DENSE) if dense_ids else ())

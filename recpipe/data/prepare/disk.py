@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recpipe.data.prepare.inputs import Source
 from recpipe.data.prepare.raw import Format
-from recpipe.data.prepare.streams import head
+from recpipe.data.prepare.streams import compression, head
 from recpipe.errors import DataError
 
 SAMPLE = 1 << 20
@@ -33,7 +33,7 @@ def _rows(source: Source) -> float:
     """Estimated rows of a file."""
     sample = head(source.path, SAMPLE)
     lines = max(1, sample.count(b"\n"))
-    return source.size * USUAL_RATIO.get(source.path.suffix, 1.0) / (len(sample) / lines)
+    return source.size * USUAL_RATIO.get(compression(source.path), 1.0) / max(1, len(sample) / lines)
 
 
 def _bytes_per_row(fmt: Format) -> int:

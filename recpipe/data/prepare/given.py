@@ -17,7 +17,7 @@ from recpipe.data.prepare.assign import Splitter
 from recpipe.data.prepare.encode import ShardWriter
 from recpipe.data.prepare.example import unseen_value
 from recpipe.data.prepare.formats import ENDINGS, make_formats, make_readers
-from recpipe.data.prepare.inputs import COMPRESSIONS, Source, find_sources
+from recpipe.data.prepare.inputs import find_sources
 from recpipe.data.prepare.layout import Layout
 from recpipe.data.prepare.meter import Meter, to_log
 from recpipe.data.prepare.phases import parse_sources
@@ -34,7 +34,6 @@ from recpipe.errors import ConfigError, DataError
 from recpipe.untrusted import shown
 
 Log = Callable[[str], None]
-_FORMATS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".txt": "csv"}
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,9 @@ def encode_given(
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     config = encoding.config(reading)
-    sources = [replace(s, role="test") for s in find_sources(path, "", "", ENDINGS[config.name], "input")]
-    config = _as_named(config, sources)
-    formats, threads, report = make_formats(config, sources, carried), num_threads(config), to_log(log)
+    config = replace(config, format="") if getattr(config, "format", "") else config
+    sources = [replace(s, role="test") for s in find_sources(path, "", "", ENDINGS[config.name], "input", log, False)]
+    formats, threads, report = make_formats(config, sources, carried, log), num_threads(config), to_log(log)
     size = chunk_size(memory_limit(config.memory_limit), threads)
     with Meter("parse", sum(source.size for source in sources), report) as meter:
         readers = make_readers(config, sources, formats, size, meter.add)
@@ -157,16 +156,6 @@ def _require_values(encoding: Encoding, path: str) -> None:
             f"{path}: this model was trained on ids that were given (imported .npy files), not on values: it cannot encode "
             f"raw rows. Import the rows with recpipe data import, and give that directory"
         )
-
-
-def _as_named(config: Any, sources: list[Source]) -> Any:
-    """The format that the file's name tells, where the training files had another one."""
-    name = sources[0].path.name
-    for compression in COMPRESSIONS[1:]:
-        name = name.removesuffix(compression)
-    named = _FORMATS.get(Path(name).suffix)
-    fixed = getattr(config, "format", "")
-    return replace(config, format=named) if named and fixed and named != fixed else config
 
 
 def _writer(config: Any, fmt: Format, layout: Layout, encoding: Encoding, out: Path, meter: Meter) -> ShardWriter:

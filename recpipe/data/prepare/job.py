@@ -16,7 +16,7 @@ from recpipe.data.paths import writing
 from recpipe.data.prepare.assign import SPLITS, TRAIN, Splitter, make_splitter
 from recpipe.data.prepare.disk import check_space
 from recpipe.data.prepare.encode import ShardWriter
-from recpipe.data.prepare.formats import ENDINGS, make_formats, make_readers
+from recpipe.data.prepare.formats import ENDINGS, make_formats, make_readers, with_labels
 from recpipe.data.prepare.given import check_columns_of, scales_of
 from recpipe.data.prepare.inputs import MANIFEST, Source, find_sources
 from recpipe.data.prepare.layout import Layout
@@ -34,7 +34,7 @@ from recpipe.data.prepare.settings import check_settings, chunk_size, digest, me
 from recpipe.data.prepare.spread import ColumnSpread
 from recpipe.data.prepare.transform import check_columns
 from recpipe.data.prepare.vocabulary import Encoder, HashEncoder, load_encoder
-from recpipe.errors import DataError
+from recpipe.errors import ConfigError, DataError
 from recpipe.untrusted import Source as StrangersFile
 
 Log = Callable[[str], None]
@@ -42,7 +42,9 @@ WORK = "work"
 _CURE = "remove the directory, or choose another data.out"
 
 
-def prepare(config: Any, log: Log, report: Report | None = None, known: Encoding | None = None) -> Path:
+def prepare(
+    config: Any, log: Log, report: Report | None = None, known: Encoding | None = None, say_files: bool = False
+) -> Path:
     """The prepared directory of these settings; written now unless it is there.
 
     Args:
@@ -50,17 +52,21 @@ def prepare(config: Any, log: Log, report: Report | None = None, known: Encoding
         log: takes one line of progress.
         report: takes the progress of each phase; without it, lines of the log.
         known: an encoding to go on with: its values keep their ids, new ones come behind them; its dense parameters stay.
+        say_files: say which files are left out or held out by their names even where nothing is left to do.
 
     Raises:
         ConfigError: settings that do not fit each other.
         DataError: files that are missing, damaged or not in the format; too many bad lines; no room on disk.
     """
     check_settings(config)
-    endings = ENDINGS[config.name]
-    sources = find_sources(config.path, config.valid_path, config.test_path, endings, f"data={config.name}")
+    remarks: list[str] = []
+    sources = _sources(config, remarks.append)
     name = digest(config, sources, "" if known is None else known.digest)
     out = Path(config.out).expanduser() if config.out else Path(config.cache_dir) / f"{config.name}-{name}"
-    if _is_ready(out, name):
+    ready = _is_ready(out, name)
+    for line in remarks if say_files or not ready else []:
+        log(line)
+    if ready:
         return out
     with _work_directory(out, name) as partial:
         if not _is_ready(out, name):
@@ -81,10 +87,13 @@ def result_name(config: Any, begun: str = "") -> str:
         begun: digest of the encoding that it goes on with; empty: none.
     """
     check_settings(config)
-    endings = ENDINGS[config.name]
-    return digest(
-        config, find_sources(config.path, config.valid_path, config.test_path, endings, f"data={config.name}"), begun
-    )
+    return digest(config, _sources(config, lambda line: None), begun)
+
+
+def _sources(config: Any, say: Log) -> list[Source]:
+    """The input files."""
+    paths = (config.path, config.valid_path, config.test_path)
+    return with_labels(config, find_sources(*paths, ENDINGS[config.name], f"data={config.name}", say), say)
 
 
 def _is_ready(out: Path, name: str) -> bool:
@@ -135,7 +144,7 @@ def _run(
     config: Any, sources: list[Source], name: str, partial: Path, log: Log, report: Report, known: Encoding | None
 ) -> None:
     """All phases."""
-    formats = make_formats(config, sources)
+    formats = make_formats(config, sources, say=log)
     check_columns("transforms", config.transforms, formats[0].dense, "dense")
     check_columns("frequency_thresholds", config.frequency_thresholds, formats[0].categorical, "categorical")
     if known is not None:
@@ -167,7 +176,17 @@ def _splitter(config: Any, sources: list[Source]) -> Splitter:
     num_main = sum(source.role == "main" for source in sources)
     given = bool(config.valid_path or config.test_path)
     kind = getattr(config, "split", "fraction")
-    return make_splitter(kind, config.valid_fraction, config.test_fraction, given, config.split_seed, num_main)
+    valid, test = config.valid_fraction, config.test_fraction
+    named = {source.role for source in sources if source.by_name}
+    if named and not given:
+        if kind == "days":
+            raise ConfigError("data.split=days holds out the last day, but names of files hold out others; give a pattern")
+        # A split that has files of its own takes no rows from the others.
+        valid, test = (
+            (0.0 if role in named else 0.1) if share == -1 else share
+            for role, share in (("valid", valid), ("test", test))
+        )
+    return make_splitter(kind, valid, test, given, config.split_seed, num_main)
 
 
 def _check_rows(layout: Layout) -> None:

@@ -42,7 +42,7 @@ def write_manifest(
     known: Encoding | None = None,
 ) -> None:
     """Check that every line is accounted for, then write."""
-    lines = sum(unit.lines for unit in layout.units)
+    lines = sum(unit.records for unit in layout.units)
     rows = {split: layout.num_rows(number) for number, split in enumerate(SPLITS)}
     _check_totals(rows, records, lines, bad)
     manifest = {
@@ -151,7 +151,7 @@ def _sources(layout: Layout, checksums: list[int]) -> list[dict[str, Any]]:
             "name": source.path.name,
             "role": source.role,
             "bytes": source.size,
-            "lines": sum(unit.lines for unit in layout.units if unit.source == number),
+            "lines": sum(unit.records for unit in layout.units if unit.source == number),
             "text_crc32": f"{checksums[number]:08x}",
         }
         for number, source in enumerate(layout.sources)

@@ -35,7 +35,7 @@ def write_quarantine(
     with path.open("w", encoding="utf-8") as file:
         for unit in units:
             if unit.source != source:
-                source, before = unit.source, int(formats[unit.source].header > 0)
+                source, before = unit.source, formats[unit.source].header_lines
             for entry in unit.bad:
                 record = {
                     "file": sources[source].path.name,
@@ -46,7 +46,7 @@ def write_quarantine(
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
                 reasons[entry.reason] += 1
             before += unit.lines
-            lines += unit.lines
+            lines += unit.records
             bad += len(unit.bad)
     if bad:
         log(f"{bad:,} of {lines:,} lines are bad: {_say(reasons)}; see {path.name}")

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from recpipe.errors import ConfigError, nearest
+from recpipe.untrusted import printable
 
 LABEL = "label"
 CARRIED = "carried."
@@ -54,13 +55,23 @@ class DenseRange:
 
 @dataclass(frozen=True)
 class Raw:
-    """The rows of one chunk, the ranges of their dense values, the lines that are not among them, the lines it had, samples."""
+    """The rows of one chunk.
+
+    Args:
+        table: the rows.
+        ranges: of their dense values.
+        bad: the records that are not among them.
+        lines: lines that the chunk had.
+        samples: texts of the first rows of each categorical column.
+        skipped: those of them that begin no record: blank ones, and all but the first line of a value of several lines.
+    """
 
     table: pa.Table
     ranges: list[DenseRange]
     bad: list[BadLine] = field(default_factory=list)
     lines: int = 0
     samples: list[list[str]] = field(default_factory=list)
+    skipped: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,8 @@ class Format(Protocol):
     carried: tuple[str, ...]  # columns of the file that are kept as they are
     example: bytes  # a line that parses
     header: int  # bytes before the first line of rows
+    header_lines: int  # lines before it
+    delimiter: bytes | None  # between fields that quotes may enclose; None where quotes mean nothing
 
     def read(self, data: bytes) -> pa.Table:
         """Columns as in the file; raises `pa.ArrowInvalid` unless every line has them all."""
@@ -141,5 +154,5 @@ def sample_of(column: pa.Array) -> list[str]:
 
 
 def shown(line: bytes) -> str:
-    """The beginning of a line as printable text."""
-    return line[:SHOWN].decode("utf-8", "backslashreplace")
+    """The beginning of a line as printable text: control characters are escaped."""
+    return printable(line[:SHOWN].decode("utf-8", "backslashreplace"))

@@ -1,20 +1,22 @@
-"""Bytes of a plain, gz or zst file, in order, with damage turned into a message."""
+"""Bytes of a plain, gzip or zstd file, in order, with damage turned into a message."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import BinaryIO
 
 import zstandard
 
 from recpipe.data.paths import AnyPath
+from recpipe.data.prepare.sniff import GZIP, ZSTD, compression_of
 from recpipe.errors import DataError
 
 READ = 1 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-GZIP = 31
+GZIP_WINDOW = 31
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,7 @@ def blocks(
     """
     try:
         with path.open("rb") as file:
-            raw = _raw(file, on_read) if span is None else _lines(file, span, on_read)
-            decoded = _decoded(path, raw)
+            decoded = _decoded(path, _raw(file, on_read)) if span is None else _lines(file, span, on_read)
             yield from _without_mark(decoded) if span is None or span.start == 0 else decoded
     except (zlib.error, zstandard.ZstdError) as error:
         raise DataError(f"{path} is damaged: {error}; fetch it again") from error
@@ -90,22 +91,35 @@ def _lines(file: BinaryIO, span: Span, on_read: Callable[[int], None]) -> Iterat
 
 
 def _decoded(path: AnyPath, raw: Iterator[bytes]) -> Iterator[bytes]:
-    """Blocks by the kind of compression that the name tells."""
-    if path.suffix == ".gz":
-        return _gunzip(path, raw)
-    if path.suffix == ".zst":
-        return _unzstd(path, raw)
-    return raw
+    """Blocks by the kind of compression that the first bytes tell, or the name."""
+    first = next(raw, b"")
+    whole, kind = chain([first], raw), compression_of(first, path.name)
+    if kind == GZIP:
+        return _gunzip(path, whole)
+    return _unzstd(path, whole) if kind == ZSTD else whole
+
+
+def compression(path: AnyPath) -> str:
+    """How a file is compressed: .gz, .zst, or empty for not at all.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return compression_of(file.read(8), path.name)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _gunzip(path: AnyPath, raw: Iterator[bytes]) -> Iterator[bytes]:
     """Members of a gzip file, one after the other."""
-    decoder = zlib.decompressobj(GZIP)
+    decoder = zlib.decompressobj(GZIP_WINDOW)
     started = False
     for data in raw:
         while data:
             if decoder.eof:
-                decoder = zlib.decompressobj(GZIP)
+                decoder = zlib.decompressobj(GZIP_WINDOW)
             started = True
             yield decoder.decompress(data)
             data = decoder.unused_data

@@ -23,6 +23,7 @@ class Unit:
         source: number of the input file.
         rows: usable rows.
         lines: lines of the chunk, bad ones included.
+        skipped: those that begin no record.
         ranges: of its raw dense values.
         bad: the bad lines.
         samples: of each categorical column, the texts of the first rows.
@@ -32,9 +33,15 @@ class Unit:
     source: int
     rows: int
     lines: int
+    skipped: int
     ranges: tuple[DenseRange, ...]
     bad: tuple[BadLine, ...]
     samples: tuple[list[str], ...] = ()
+
+    @property
+    def records(self) -> int:
+        """Rows and bad lines."""
+        return self.lines - self.skipped
 
     def table(self, columns: list[int] | None = None) -> pa.Table:
         """Its raw table, or some columns of it; mapped, not read."""
@@ -51,7 +58,8 @@ def unit_path(directory: Path, reader: int, index: int) -> Path:
 def write_unit(path: Path, raw: Raw) -> None:
     """Write the raw rows; the name appears when all bytes are there."""
     ranges, bad = [asdict(one) for one in raw.ranges], [asdict(one) for one in raw.bad]
-    meta = json.dumps({"lines": raw.lines, "ranges": ranges, "bad": bad, "samples": raw.samples})
+    about = {"lines": raw.lines, "skipped": raw.skipped, "samples": raw.samples}
+    meta = json.dumps({**about, "ranges": ranges, "bad": bad})
     table = raw.table.replace_schema_metadata({META: meta.encode()})
     partial = path.with_suffix(".partial")
     with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
@@ -66,4 +74,5 @@ def read_unit(path: Path, source: int) -> Unit:
         meta = json.loads(reader.schema.metadata[META])
         rows = sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
     ranges, bad = (DenseRange(**one) for one in meta["ranges"]), (BadLine(**one) for one in meta["bad"])
-    return Unit(path, source, rows, meta["lines"], tuple(ranges), tuple(bad), tuple(meta["samples"]))
+    lines, skipped, samples = meta["lines"], meta["skipped"], tuple(meta["samples"])
+    return Unit(path, source, rows, lines, skipped, tuple(ranges), tuple(bad), samples)
