@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from recpipe.escapes import printable
+
 
 class RecpipeError(Exception):
     """Base of every error shown to a user as one message, without a trace.
@@ -13,8 +15,6 @@ class RecpipeError(Exception):
     """
 
     def __str__(self) -> str:
-        from recpipe.untrusted import printable
-
         return printable(super().__str__())
 
 

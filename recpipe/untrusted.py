@@ -11,13 +11,13 @@ import math
 import os
 import re
 import stat
-import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from recpipe.errors import DataError, RecpipeError
+from recpipe.escapes import is_control, shown
 
 SMALL = 16 << 20
 """Bytes that a small text may have."""
@@ -28,7 +28,7 @@ MAX_INTEGER = 2**63 - 1
 MAX_NUMBER = 1e300
 _BYTES_A_VALUE = 8
 _MAX_NAME, _MAX_PART = 1024, 255
-_SHOWN, _SHOWN_PATH = 200, 2000
+_SHOWN_PATH = 2000
 _STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _BRACKETS = str.maketrans({"{": "[", "}": "]"})
 _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "an integer", float: "a number"}
@@ -293,7 +293,7 @@ def name_problem(name: str) -> str:
     """Why `name` is no relative path that stays below its directory; empty where it is one."""
     if not name:
         return "it is empty"
-    if any(_is_control(letter) for letter in name):
+    if any(is_control(letter) for letter in name):
         return "it has a control character"
     if "\\" in name:
         return "it has a backslash"
@@ -376,31 +376,6 @@ def typed(record: Mapping[str, Value], kinds: Mapping[str, str]) -> dict[str, An
         kinds: name -> integer, number, text, flag or name; those that are not there are left out.
     """
     return {name: getattr(record[name], kind)() for name, kind in kinds.items() if name in record}
-
-
-def shown(text: object, limit: int = _SHOWN) -> str:
-    """A stranger's text as it can be printed: control characters and marks of direction escaped, a long one cut."""
-    cut = str(text)
-    more = f"... ({len(cut):,} characters)" if len(cut) > limit else ""
-    return (
-        "".join(_escaped(letter) if _is_control(letter) else letter for letter in cut[: limit if more else None]) + more
-    )
-
-
-def printable(text: str) -> str:
-    """A message as a terminal may have it: as `shown`, uncut; its lines and tabs stay."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_escaped(one) if _is_control(one) and one not in "\n\t" else one for one in text)
-
-
-def _is_control(letter: str) -> bool:
-    """C0, C1, DEL, marks of direction and of format, separators of lines, lone surrogates."""
-    return unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape", "surrogatepass").decode()
 
 
 def _first_line(error: BaseException) -> str:

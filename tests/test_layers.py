@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "recpipe"
 LAYERS = (
-    ("schedule", "specs", "bounds", "errors", "untrusted", "records"),
+    ("schedule", "specs", "bounds", "errors", "escapes", "untrusted", "records"),
     ("model", "batch"),
     ("embedding", "comm", "data"),
     ("runtime", "planner"),
@@ -35,6 +35,7 @@ STDLIB_ONLY = (
     "recpipe.specs",
     "recpipe.bounds",
     "recpipe.errors",
+    "recpipe.escapes",
     "recpipe.untrusted",
     "recpipe.train.failures",
     "recpipe.bench.settings",

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from recpipe.errors import CheckpointError, DataError
-from recpipe.untrusted import LARGE, SMALL, Source, Value, member, name_problem, printable, read_pieces, shown
+from recpipe.escapes import printable, shown
+from recpipe.untrusted import LARGE, SMALL, Source, Value, member, name_problem, read_pieces
 
 SOURCE = Source("f.json")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recpipe.errors import ConfigError, nearest
-from recpipe.untrusted import printable, shown
+from recpipe.escapes import printable, shown
 
 CONFIG = "checkpoint"
 HELP = "Look into checkpoints: recpipe checkpoint inspect|verify|convert|export|average DIR."

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from recpipe.errors import ConfigError, nearest
-from recpipe.untrusted import printable
+from recpipe.escapes import printable
 
 CONFIG = None
 HELP = "Prepare, inspect and verify data: recpipe data prepare source=FILE out=DIR | inspect DIR | verify DIR."

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from recpipe.errors import DataError
-from recpipe.untrusted import open_regular, shown
+from recpipe.escapes import shown
+from recpipe.untrusted import open_regular
 
 MAX_DIMS, MAX_ELEMENTS = 8, 2**48
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -13,7 +13,8 @@ import numpy as np
 
 from recpipe.data.arrays import UNREADABLE, read_header
 from recpipe.errors import DataError
-from recpipe.untrusted import open_regular, shown
+from recpipe.escapes import shown
+from recpipe.untrusted import open_regular
 
 LOCAL_HEADER = struct.Struct("<26xHH")
 

@@ -11,7 +11,8 @@ from recpipe.data.paths import AnyPath
 from recpipe.data.prepare.inputs import MANIFEST
 from recpipe.data.prepare.manifest import FORMAT
 from recpipe.errors import DataError
-from recpipe.untrusted import Source, Value, shown
+from recpipe.escapes import shown
+from recpipe.untrusted import Source, Value
 
 _CURE = "prepare the data again"
 _KINDS = ("dense", "ids", "labels", "lengths", "weights")

@@ -14,9 +14,10 @@ from typing import Any
 
 from recpipe.embedding.layout import SHARDING_TYPES, TableLayout, make_layout
 from recpipe.errors import PlanError, nearest
+from recpipe.escapes import shown
 from recpipe.records import record
 from recpipe.specs import TableSpec
-from recpipe.untrusted import Source, shown
+from recpipe.untrusted import Source
 
 FORMAT = "recpipe-plan/1"
 _MOST = 2**48

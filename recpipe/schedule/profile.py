@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from recpipe.errors import ConfigError
+from recpipe.escapes import shown
 from recpipe.records import record
 from recpipe.schedule.cost import Cost, Link
 from recpipe.schedule.ir import Op, Program
-from recpipe.untrusted import Source, Value, shown
+from recpipe.untrusted import Source, Value
 
 Line = tuple[float, float]
 """Milliseconds of an action: a fixed part, and a part for each row of its microbatch."""

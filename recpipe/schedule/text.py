@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recpipe.errors import ScheduleError
+from recpipe.escapes import shown
 from recpipe.schedule.ir import STEP_OPS, WHOLE_STEP, Action, Op, Placement, Program
-from recpipe.untrusted import Source, shown
+from recpipe.untrusted import Source
 
 _ACTION = re.compile(r"(?:(\d{1,9}):)?([A-Z]+)(\d{1,9})(?:\.(\d{1,9}))?(?:@(\d{1,9}))?", re.ASCII)
 MAX_CHARACTERS, MAX_COUNT = 64 << 20, 2**20

@@ -13,6 +13,7 @@ import torch
 
 from recpipe.data.encoding import differences
 from recpipe.errors import CheckpointError
+from recpipe.escapes import shown
 from recpipe.train.checkpoint_file import DTYPES, NAMES, Slot, TensorFile, row_ranges, write_file
 from recpipe.train.checkpoint_index import INDEX, read_index
 from recpipe.train.checkpoint_manifest import (
@@ -27,7 +28,6 @@ from recpipe.train.checkpoint_manifest import (
     write_text,
 )
 from recpipe.train.encoded import Kept, encoding_files, encoding_in
-from recpipe.untrusted import shown
 
 TEXTS = ("config.yaml", "schema.json", "plan.json", "progress.json")
 Rows = Callable[[str, int, int], torch.Tensor]

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from recpipe.errors import CheckpointError
-from recpipe.untrusted import Source, Value, open_regular, read_pieces, shown
+from recpipe.escapes import shown
+from recpipe.untrusted import Source, Value, open_regular, read_pieces
 
 DTYPES = {
     "F64": torch.float64,

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from recpipe.errors import CheckpointError
+from recpipe.escapes import shown
 from recpipe.train.checkpoint_file import DTYPES, MAX_DIMS, TensorFile, is_shape
 from recpipe.train.checkpoint_manifest import read_manifest, read_text
-from recpipe.untrusted import Source, Value, member, shown
+from recpipe.untrusted import Source, Value, member
 
 INDEX = "index.json"
 _KEYS = {"dtype", "shape", "pieces"}

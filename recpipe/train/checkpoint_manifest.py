@@ -19,8 +19,9 @@ from typing import Any
 
 from recpipe.data.encoding import link
 from recpipe.errors import CheckpointError
+from recpipe.escapes import shown
 from recpipe.train.checkpoint_file import Written, checksum
-from recpipe.untrusted import Source, Value, member, shown, typed
+from recpipe.untrusted import Source, Value, member, typed
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"

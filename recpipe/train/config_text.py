@@ -16,10 +16,11 @@ from omegaconf.errors import OmegaConfBaseException
 from recpipe.bounds import check_bounds
 from recpipe.data.config import SCHEMAS as DATA
 from recpipe.errors import CheckpointError, ConfigError, RecpipeError, nearest
+from recpipe.escapes import shown
 from recpipe.model.config import SCHEMAS as MODEL
 from recpipe.train.check import check_choices
 from recpipe.train.config import CHOICES, TrainConfig
-from recpipe.untrusted import MAX_DEPTH, MAX_INTEGER, Source, shown, shown_number
+from recpipe.untrusted import MAX_DEPTH, MAX_INTEGER, Source, shown_number
 
 MAX_CHARACTERS = 2 << 20
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from recpipe.untrusted import printable
+from recpipe.escapes import printable
 
 
 def log_plainly() -> None:

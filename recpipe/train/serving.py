@@ -25,6 +25,7 @@ from recpipe.data.config import BAD_ID_POLICIES, DataConfig
 from recpipe.data.frames import write_frame
 from recpipe.data.prepare.given import encode_given, given_dataset
 from recpipe.errors import CheckpointError, ConfigError
+from recpipe.escapes import shown
 from recpipe.model import Model, StepContext, build_model
 from recpipe.specs import Schema, TableSpec
 from recpipe.train.checkpoint_convert import Stored, blocks
@@ -41,7 +42,7 @@ from recpipe.train.checkpoint_manifest import (
 from recpipe.train.config_text import checked_group, from_yaml
 from recpipe.train.encoded import encoding_files, encoding_in
 from recpipe.train.state import read_schema, schema_from
-from recpipe.untrusted import Value, shown
+from recpipe.untrusted import Value
 
 logger = logging.getLogger(__name__)
 _READING = ("bad_ids", "multi_hot_sizes", "multi_hot_distribution", "multi_hot_seed")

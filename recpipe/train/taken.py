@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from recpipe.data.config import SCHEMAS as DATA
 from recpipe.data.paths import is_remote
 from recpipe.errors import CheckpointError
-from recpipe.untrusted import shown
+from recpipe.escapes import shown
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from recpipe.data.prepare.sniff import PARQUET, kind_of, wide_kind
 from recpipe.data.prepare.streams import Span, compression, head
 from recpipe.data.prepare.table import TableFormat, check_table
 from recpipe.errors import ConfigError, DataError, nearest
-from recpipe.untrusted import shown
+from recpipe.escapes import shown
 
 # Not a matter of threads: work that was interrupted goes on with the same parts.
 SPAN = 1 << 30

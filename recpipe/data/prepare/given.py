@@ -31,7 +31,7 @@ from recpipe.data.prepare.vocabulary import Encoder, HashEncoder, load_encoder
 from recpipe.data.prepared import ShardStore, schema_of
 from recpipe.data.unseen import UnseenShare, unseen_messages, unseen_shares
 from recpipe.errors import ConfigError, DataError
-from recpipe.untrusted import shown
+from recpipe.escapes import shown
 
 Log = Callable[[str], None]
 

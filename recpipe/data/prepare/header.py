@@ -13,7 +13,7 @@ from recpipe.data.prepare.listing import ending_of
 from recpipe.data.prepare.records import find_records
 from recpipe.data.prepare.streams import head
 from recpipe.errors import ConfigError, DataError
-from recpipe.untrusted import shown
+from recpipe.escapes import shown
 
 _WORDS = {"tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " ", "colon": ":"}
 _BY_ENDING = {".tsv": "\t", ".psv": "|"}

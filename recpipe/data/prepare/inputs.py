@@ -12,7 +12,7 @@ from recpipe.data.paths import AnyPath, version_of
 from recpipe.data.prepare.listing import MANIFEST, Found, Listing, is_pattern, without_compression
 from recpipe.data.prepare.roles import MAIN, SETTINGS, TEST, VALID, partition_keys, role_said, roles_in
 from recpipe.errors import ConfigError, DataError
-from recpipe.untrusted import shown
+from recpipe.escapes import shown
 
 __all__ = ["MANIFEST", "Source", "find_sources", "given_places"]
 

@@ -15,7 +15,7 @@ from recpipe.data.prepare.chunks import Chunk, Reader
 from recpipe.data.prepare.raw import CARRIED
 from recpipe.data.prepare.table import TableFormat
 from recpipe.errors import DataError
-from recpipe.untrusted import shown
+from recpipe.escapes import shown
 
 ROWS = 1 << 15
 

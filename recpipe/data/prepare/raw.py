@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from recpipe.errors import ConfigError, nearest
-from recpipe.untrusted import printable
+from recpipe.escapes import printable
 
 LABEL = "label"
 CARRIED = "carried."

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from recpipe.data.paths import AnyPath
 from recpipe.errors import ConfigError
-from recpipe.untrusted import shown
+from recpipe.escapes import shown
 
 MAIN, VALID, TEST = "main", "valid", "test"
 SETTINGS = {MAIN: "data.path", VALID: "data.valid_path", TEST: "data.test_path"}

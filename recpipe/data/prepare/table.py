@@ -24,7 +24,7 @@ from recpipe.data.prepare.raw import (
 )
 from recpipe.data.prepare.strings import rebuild, split_keys, split_values, text_keys, text_numbers
 from recpipe.errors import ConfigError, DataError, nearest
-from recpipe.untrusted import printable, shown
+from recpipe.escapes import printable, shown
 
 POSITIVE = "data.label_positive=[...] says which values are positive"
 
