@@ -247,7 +247,9 @@ def _trace(block: Block, shapes: Sequence[tuple[int, ...]], rows: int) -> tuple[
 
 
 def _outputs(block: Block, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    made = block(*tensors, context=StepContext(training=True))
+    context = StepContext(training=True)
+    block.begin(context, tensors[0].shape[0])
+    made = block(*tensors, context=context)
     return [tensor for tensor in (made if isinstance(made, tuple) else (made,)) if tensor.requires_grad]
 
 

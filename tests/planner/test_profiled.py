@@ -122,7 +122,6 @@ def test_command_plans_from_a_profile(tmp_path: Path) -> None:
         "plan",
         "workload.num_embeddings_per_feature=[1000,40]",
         "planner=quick",
-        "launch.nproc=2",
         "batch_size=128",
     ]
     words += ["planner.sensitivity=false", "planner.measure=never", f"planner.out={tmp_path}"]

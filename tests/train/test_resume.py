@@ -32,7 +32,7 @@ SAME = {
 
 
 MOMENTS = [*((kind, 4) for kind in SAME), ("window", 1), ("window", 5), ("window", 7), ("pipeline", 5)]
-"""Stops are heard of a step later: 5 is the last step of the first epoch."""
+"""Stops are heard of a step later, or in the validation behind the step: 5 is the last step of the first epoch."""
 
 
 @pytest.mark.parametrize(("kind", "stop_at"), MOMENTS)
@@ -40,7 +40,7 @@ def test_same_world_and_plan_to_the_bit(tmp_path, kind, stop_at):
     settings = {**SAME[kind], "validation_freq_within_epoch": 2}
     undisturbed = run(2, config(tmp_path / "a", **settings))
     first = run(2, config(tmp_path / "b", **settings), stop_at)
-    assert first["step"] == stop_at + 1 and not first["progress"].finished
+    assert first["step"] in (stop_at, stop_at + 1) and not first["progress"].finished
     second = run(2, config(tmp_path / "b", **settings, resume="auto"))
     assert second["step"] == undisturbed["step"] == 10
     assert_bits(second["tensors"], undisturbed["tensors"])
