@@ -61,7 +61,7 @@ def check_fit(cfg: DictConfig, given: Iterable[str], command: str) -> None:
     check_trace(OmegaConf.select(cfg, "trace.steps") or [])
     if command in ("train", "verify") and cfg.resume in ("", "auto"):
         check_run(cfg)
-    if command == "train" and cfg.run.dir and not cfg.resume and found_workers(os.environ) is None:
+    if command in ("train", "verify") and cfg.run.dir and not cfg.resume and found_workers(os.environ) is None:
         require_free(Path(cfg.run.dir), cfg.run.overwrite)
     # What is resumed has settings of its own: see `recpipe.cli.train`.
     if command != "train" or cfg.resume in ("", "auto"):

@@ -15,9 +15,8 @@ from recpipe.errors import ConfigError, PlanError, nearest
 from recpipe.schedule.passes.embedding import MODES
 from recpipe.specs import TableSpec
 from recpipe.train.config import CHOICES
+from recpipe.train.overwriting import MAY_STAY, require_ours
 
-# What failures of an earlier attempt leave before there is a checkpoint.
-_MAY_STAY = ("failures",)
 # Rows of some models are wider than their vectors; what depends on that is checked where tables are built.
 _WIDE = 1 << 20
 
@@ -70,12 +69,14 @@ def check_tables(cfg: Any, world: int) -> None:
 
 
 def require_free(folder: Path, overwrite: bool) -> None:
-    """Raises ConfigError where a new run would lie among the files of another."""
-    held = folder.is_dir() and any(path.name not in _MAY_STAY for path in folder.iterdir())
+    """Raises ConfigError where a new run would lie among the files of another, or overwrite what no run wrote."""
+    held = folder.is_dir() and any(path.name not in MAY_STAY for path in folder.iterdir())
     if held and not overwrite:
         raise ConfigError(
             f"run.dir={folder} holds files; choose another directory, set run.overwrite=true, or go on with resume=auto"
         )
+    if held:
+        require_ours(folder)
 
 
 def require_checkpoint(folder: Path) -> None:

@@ -35,7 +35,7 @@ class RunConfig:
 
     Args:
         dir: run directory, made by rank 0 alone; empty: ``runs/<command>/<date>-<time>-<model>-<data>``.
-        overwrite: allow a directory that is not empty; what an earlier run wrote there is replaced.
+        overwrite: allow the directory of an earlier run; what that run wrote is replaced, other files stay.
     """
 
     dir: str = ""

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from recpipe.comm import Groups
-from recpipe.data.encoding import FOLDER
 from recpipe.errors import ConfigError, DataError
 from recpipe.train.check import require_free
+from recpipe.train.overwriting import clear, mark, require_continuable
 from recpipe.untrusted import Source
 
 logger = logging.getLogger(__name__)
@@ -46,10 +46,13 @@ def _create(cfg: Any, command: str, step: int | None) -> str:
         with hold(folder, 0):
             pass
         if step is not None:
+            require_continuable(folder, step)
+            mark(folder)
             _continue(folder, step)
             return str(folder)
         require_free(folder, cfg.run.overwrite)
-        _clear(folder)
+        clear(folder)
+        mark(folder)
         return str(folder)
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / command / f"{stamp}-{cfg.model.name}-{cfg.data.name}"
@@ -59,6 +62,7 @@ def _create(cfg: Any, command: str, step: int | None) -> str:
             folder.mkdir(parents=True)
         except FileExistsError:
             continue
+        mark(folder)
         return str(folder)
     raise ConfigError(f"{base}: a thousand runs in one second; set run.dir")
 
@@ -138,11 +142,3 @@ def _split_of(line: str) -> str:
         return Source("metrics.jsonl", non_finite=True).parsed(line)["split"].text()
     except DataError:
         return ""
-
-
-def _clear(folder: Path) -> None:
-    """Removes what an earlier run left under the names that this one will write; other files stay."""
-    for name in ("checkpoints", FOLDER):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("metrics.jsonl", "summary.json", "plan.json", "planned.json", "config.yaml", "verify.json"):
-        (folder / name).unlink(missing_ok=True)

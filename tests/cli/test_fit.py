@@ -123,12 +123,16 @@ def test_what_workers_would_say_is_said_before_any_starts(
 def test_a_directory_in_use_is_refused_before_any_worker_starts(
     runs: list[Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "failures").mkdir()
-    assert main(["train", f"run.dir={tmp_path}"]) == 0
+    folder = tmp_path / "run"
+    (folder / "failures").mkdir(parents=True)
+    assert main(["train", f"run.dir={folder}"]) == 0
     runs.clear()
-    (tmp_path / "config.yaml").touch()
-    assert f"run.dir={tmp_path} holds files" in refused(["train", f"run.dir={tmp_path}"], runs, capsys)
-    assert main(["train", f"run.dir={tmp_path}", "run.overwrite=true"]) == 0
+    (folder / "config.yaml").touch()
+    assert f"run.dir={folder} holds files" in refused(["train", f"run.dir={folder}"], runs, capsys)
+    assert "no run of recpipe" in refused(["train", f"run.dir={folder}", "run.overwrite=true"], runs, capsys)
+    assert "no run of recpipe" in refused(["verify", f"run.dir={folder}", "run.overwrite=true"], runs, capsys)
+    (folder / ".recpipe-run").touch()
+    assert main(["train", f"run.dir={folder}", "run.overwrite=true"]) == 0
 
 
 @pytest.mark.parametrize("command", ["verify", "profile", "plan"])

@@ -190,11 +190,11 @@ def test_a_run_directory_with_files_is_refused(tmp_path):
 
 
 def test_overwriting_replaces_an_earlier_run_and_nothing_else(tmp_path):
-    for name in ("metrics.jsonl", "notes.txt"):
+    for name in (".recpipe-run", "metrics.jsonl", "notes.txt"):
         (tmp_path / name).write_text("old")
     (tmp_path / "checkpoints" / "best-3").mkdir(parents=True)
     run_ranks(directories, 1, small_config(1, run__dir=str(tmp_path), run__overwrite=True))
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".recpipe-run", "notes.txt"]
 
 
 @pytest.mark.parametrize(
