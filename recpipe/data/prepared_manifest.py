@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from recpipe.data.config import TRANSFORMS
 from recpipe.data.dataset import SPLITS
 from recpipe.data.paths import AnyPath
 from recpipe.data.prepare.inputs import MANIFEST
@@ -52,7 +53,7 @@ def _check(manifest: Value) -> None:
         known[name].integer()
     known["jagged"].flag()
     for column in known["dense"].items(most=_MOST_COLUMNS):
-        _check_column(column)
+        _check_column(column, known["transform"]["name"])
     for name in ("name", "formula"):
         known["transform"][name].text()
     _check_vocabulary(known["vocabulary"])
@@ -74,19 +75,22 @@ def _by_split(value: Value) -> dict[str, int]:
     return {split: one.integer() for split, one in value.fields(SPLITS, ()).items()}
 
 
-def _check_column(column: Value) -> None:
+def _check_column(column: Value, default: Value) -> None:
+    """A column in units of its deviation needs both numbers: without them its values would be others."""
     column["name"].text()
     for name in ("min", "max"):
         column[name].is_number_or_null()
     column["missing_share"].number(0, 1)
+    transform = column.get("transform") or default
     for name in ("mean", "deviation"):
-        value = column.get(name)
+        value = column[name] if transform.raw == "standardize" else column.get(name)
         if value is not None:
             value.number()
-    for name in ("transform", "because"):
-        value = column.get(name)
-        if value is not None and value.raw is not None:
-            value.text()
+    if column.get("transform") is not None:
+        column["transform"].text(TRANSFORMS)
+    because = column.get("because")
+    if because is not None and because.raw is not None:
+        because.text()
 
 
 def _check_vocabulary(vocabulary: Value) -> None:

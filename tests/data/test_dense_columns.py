@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from recpipe.data.prepare.spread import Spread, bins_of, values_of
-from recpipe.errors import ConfigError
+from recpipe.data.prepared_manifest import _check_column
+from recpipe.errors import ConfigError, DataError
+from recpipe.untrusted import Source, Value
 from tests.data.columns import manifest_of, stored, warnings_of, write_columns
 
 RNG = np.random.default_rng(0)
@@ -164,3 +166,15 @@ def test_quantiles_are_those_of_the_values_to_the_width_of_a_bin() -> None:
     for share in (0.01, 0.5, 0.99):
         assert spread.quantile(share) == pytest.approx(np.quantile(values, share, method="inverted_cdf"), rel=0.01)
     assert spread.missing == 7 and spread.count == 5000
+
+
+@pytest.mark.parametrize("name", ["mean", "deviation"])
+def test_a_manifest_without_the_scale_of_a_column_is_damaged(tmp_path: Path, name: str) -> None:
+    """Case 126: the values would be others, in silence."""
+    manifest = {"transform": "standardize", "mean": 1.0, "deviation": 2.0, "name": "price", "min": 0, "max": 9}
+    manifest |= {"missing_share": 0.0}
+    column, default = Value(manifest, Source(tmp_path)), Value("log", Source(tmp_path))
+    _check_column(column, default)
+    del manifest[name]
+    with pytest.raises(DataError, match=f"has no {name}"):
+        _check_column(column, default)
