@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tokenize
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -55,7 +56,10 @@ def read_header(file: BinaryIO) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of .npy files is not known")
-    shape, fortran_order, dtype = _HEADERS[version](file)
+    with warnings.catch_warnings():
+        # numpy warns of headers as Python 2 wrote them; their values are the same.
+        warnings.simplefilter("ignore", UserWarning)
+        shape, fortran_order, dtype = _HEADERS[version](file)
     if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None or (fortran_order and len(shape) > 1):
         raise ValueError("it is no plain array in row order")
     if len(shape) > MAX_DIMS or any(not 0 <= n <= MAX_ELEMENTS for n in shape):

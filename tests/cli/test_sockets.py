@@ -74,7 +74,7 @@ def test_what_listens_elsewhere_is_seen(tmp_path: Path) -> None:
     )
     with subprocess.Popen([sys.executable, "-c", planted], stdin=subprocess.PIPE) as process:
         with Watch(os.getpid(), lambda: "planted") as watch:
-            while len([place for place in watch.found["planted"] if not is_private(place)]) < 2:
+            while len([place for place in tuple(watch.found["planted"]) if not is_private(place)]) < 2:
                 assert process.poll() is None
         process.communicate(b"\n")
     assert {"tcp 0.0.0.0", "unix @recpipe-test"} <= watch.found["planted"]
