@@ -48,7 +48,7 @@ COLLECTIVES = {"all_reduce": 5.0, "all_to_all_single": 6.0}
 # One bucket of five has an odd number of elements: its pieces are filled up.
 SHORT_DENSE = DENSE / 2 + 2
 SHORT_COLLECTIVES = {"all_gather_single": 5.0, "all_to_all_single": 11.0}
-# Comparing the counts of a size exchange on both sides took 26 of the operators of spread.
+# Comparing the counts of a size exchange on both sides took 26 operators and 6 allocations of spread.
 # Contestant -> what a step of rank 0 sends, what it issues, and at most how many operators and allocations it takes.
 EXPECTED: dict[str, tuple[dict[str, float], dict[str, float], int, int]] = {
     "window:2x1:m1:ahead": ({**WINDOW, "ids": 1930.0, "dense": DENSE}, COLLECTIVES, 1185, 292),
@@ -56,7 +56,7 @@ EXPECTED: dict[str, tuple[dict[str, float], dict[str, float], int, int]] = {
         {**WINDOW, "ids": 2050.0, "dense": DENSE}, {**COLLECTIVES, "all_to_all_single": 12.0}, 3325, 650,
     ),
     "window:2x1:m1:spread": (
-        {**WINDOW, "ids": 2310.0, "dense": DENSE}, {**COLLECTIVES, "all_to_all_single": 8.0}, 1475, 390,
+        {**WINDOW, "ids": 2310.0, "dense": DENSE}, {**COLLECTIVES, "all_to_all_single": 8.0}, 1475, 398,
     ),
     "window:2x1:m1:ahead:exchange.dense_wire_dtype=bfloat16": (
         {**WINDOW, "ids": 1930.0, "dense": SHORT_DENSE}, SHORT_COLLECTIVES, 1250, 302,
